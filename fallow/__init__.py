@@ -1,0 +1,1 @@
+"""fallow: a governed, reversible forgetting pipeline for agent memory."""

@@ -1,0 +1,1 @@
+"""The one door on top: thin commands, everything heavy imported inside them (SPEC §16)."""

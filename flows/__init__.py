@@ -1,0 +1,1 @@
+"""Prefect flows: the order of the steps, the pause, the named end states (SPEC §15)."""

@@ -1,0 +1,1 @@
+"""The adapters: one module a store, the snapshot, the conformance kit. All I/O with stores happens here."""

@@ -1,0 +1,1 @@
+"""Prefect tasks: one thin, retriable, coarse step each."""

@@ -308,9 +308,7 @@ def _read_count(row: Mapping[str, Any], breaches: list[str]) -> int:
     return 0
 
 
-def _read_created(
-    row: Mapping[str, Any], content: Mapping[str, Any], zone: tzinfo, breaches: list[str]
-) -> int | None:
+def _read_created(row: Mapping[str, Any], content: Mapping[str, Any], zone: tzinfo, breaches: list[str]) -> int | None:
     for value in (*(row.get(name) for name in _CREATED), content.get("timestamp")):
         if _absent(value):
             continue
@@ -335,9 +333,7 @@ def _read_accessed(row: Mapping[str, Any], breaches: list[str]) -> int | None:
     return latest
 
 
-def _read_text_field(
-    row: Mapping[str, Any], names: Sequence[str], canonical: str, breaches: list[str]
-) -> str | None:
+def _read_text_field(row: Mapping[str, Any], names: Sequence[str], canonical: str, breaches: list[str]) -> str | None:
     for name in names:
         value = row.get(name)
         if _absent(value):
@@ -392,9 +388,7 @@ def _read_citations(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, .
                     value = parsed
             for item in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(item, Mapping):
-                    item = next(
-                        (item[key] for key in ("record_id", "_id", "id") if item.get(key) is not None), None
-                    )
+                    item = next((item[key] for key in ("record_id", "_id", "id") if item.get(key) is not None), None)
                 text = canonical_id(item)
                 if text is not None and is_unicode(text):
                     cited.add(text)
@@ -547,9 +541,7 @@ def requirements(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row.get(name, MISSING) for name in DECISION_FIELDS}
 
 
-def frame_of(
-    records: Iterable[Record], columns: Sequence[str], embeddings: Sequence[Any] = ()
-) -> pl.DataFrame:
+def frame_of(records: Iterable[Record], columns: Sequence[str], embeddings: Sequence[Any] = ()) -> pl.DataFrame:
     """Records as a frame with exactly ``columns`` of :func:`schema`, in that order."""
     import polars as pl
 

@@ -59,9 +59,7 @@ def parse_time(value: Any, naive_zone: tzinfo = UTC) -> int | None:
         if _NUMERIC.match(text):
             return _from_number(float(text))
         try:
-            return _from_datetime(
-                datetime.fromisoformat(text.upper() if text.endswith("z") else text), naive_zone
-            )
+            return _from_datetime(datetime.fromisoformat(text.upper() if text.endswith("z") else text), naive_zone)
         except ValueError:
             return None
     if isinstance(value, bool) or value is None:

@@ -567,3 +567,35 @@ class BreachCounts:
         ids = self.first_ids.setdefault(name, [])
         if len(ids) < 10:
             ids.append(record_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RankingSignals:
+    """The few fields of a row that ranking reads (SPEC §2); as in :class:`Record`, read without the rest."""
+
+    thread_id: str | None
+    created_at: int | None
+    last_accessed_at: int | None
+    importance: float | None
+    retention_state: str
+    breaches: tuple[str, ...]
+
+
+def read_ranking_signals(row: Mapping[str, Any], naive_zone: tzinfo = UTC) -> RankingSignals:
+    """What ranking needs of a row, by the same rules as :func:`read_record`; never raises on content."""
+    breaches: list[str] = []
+    content = _mapping(row.get("content"))
+    metadata = _mapping(row.get("metadata"))
+    return RankingSignals(
+        thread_id=_read_text_field(row, ("thread_id", "conversation_id"), "thread_id", breaches),
+        created_at=_read_created(row, content, naive_zone, breaches),
+        last_accessed_at=_read_accessed(row, breaches),
+        importance=_read_importance((row.get("importance"), metadata.get("importance")), breaches),
+        retention_state=_read_state(row, content, metadata, breaches),
+        breaches=tuple(dict.fromkeys(breaches)),
+    )
+
+
+def read_number(value: Any) -> float | None:
+    """A finite number as a store holds it, numeric text and decimals included; booleans are none."""
+    return _number(value)

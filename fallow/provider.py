@@ -117,7 +117,7 @@ class Capabilities:
 
 @runtime_checkable
 class Provider(Protocol):
-    """One open store. Methods raise :class:`~fallow.errors.FallowError` subclasses and nothing else that a user can cause."""
+    """One open store. What a user can cause is raised as a :class:`~fallow.errors.FallowError`, nothing else."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -238,7 +238,7 @@ def open_provider(uri: str, naive_timezone: Mapping[str, str] | None = None) -> 
             if error.name in {"providers", module}:
                 raise ProviderMissingError(
                     f"the provider for '{scheme}://' ({module}) is not importable here",
-                    hint="providers are part of the application: run from a checkout installed with pip install -e, or the image",
+                    hint="providers are part of the application: run from a checkout (pip install -e) or the image",
                 ) from error
             extra = scheme.partition("+")[0]
             raise ProviderMissingError(

@@ -1,0 +1,257 @@
+"""The plan: an immutable document with two hashes (SPEC §6.5-6.9).
+
+``plan_id`` names what was decided: the scope, the policy, the instant and the entries. The same records,
+as_of and settings give the same id on every provider, host and time zone. ``document_sha256`` covers
+the whole document, with everything that stands outside the id: store, origins, counts, who asked, when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from fallow.errors import PlanAlteredError
+from fallow.provider import RecordKey
+from fallow.times import parse_time
+
+SCHEMA_VERSION: Final = 1
+PLAN_ID_PREFIX: Final = "forget-plan-"
+DECIMALS: Final = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which records a plan is about (SPEC §6.4). Nothing named: the whole store.
+
+    ``unowned`` with an agent adds the records without an owner; without an agent it means only those.
+    """
+
+    agent_id: str | None = None
+    memory_ids: tuple[str, ...] | None = None
+    user_id: str | None = None
+    thread_id: str | None = None
+    unowned: bool = False
+
+    @property
+    def label(self) -> str:
+        """The scope in a few words, for titles and errors."""
+        parts = (
+            [f"agent {self.agent_id}"] if self.agent_id else (["unowned records"] if self.unowned else ["whole store"])
+        )
+        parts += [f"memory {', '.join(self.memory_ids)}"] if self.memory_ids else []
+        parts += [f"user {self.user_id}"] if self.user_id else []
+        parts += [f"thread {self.thread_id}"] if self.thread_id else []
+        return ", ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the document carries it."""
+        return {
+            "agent_id": self.agent_id,
+            "memory_ids": None if self.memory_ids is None else list(self.memory_ids),
+            "user_id": self.user_id,
+            "thread_id": self.thread_id,
+            "unowned": self.unowned,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        ids = data.get("memory_ids")
+        return cls(
+            agent_id=data.get("agent_id"),
+            memory_ids=None if ids is None else tuple(ids),
+            user_id=data.get("user_id"),
+            thread_id=data.get("thread_id"),
+            unowned=bool(data.get("unowned")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEntry:
+    """One record that the plan would suppress, and what that rests on (SPEC §6.6).
+
+    ``retention`` and its three parts are in 0..1, 9 decimals; ``basis`` holds the parts of the fingerprint
+    so that a later difference can be named.
+    """
+
+    record_id: str
+    memory_type: str
+    agent_id: str | None
+    memory_id: str | None
+    user_id: str | None
+    thread_id: str | None
+    retention: float
+    importance: float
+    usage: float
+    recency: float
+    age_days: float
+    access_count: int
+    reason: str
+    fingerprint: str
+    basis: Mapping[str, Any]
+
+    @property
+    def key(self) -> RecordKey:
+        """What names the record in its store."""
+        return RecordKey(self.memory_type, self.record_id)
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a JSON value: keys sorted, no white space, floats with 9 decimals, no NaN.
+
+    Raises:
+        ValueError: the value holds a NaN or an infinity.
+    """
+    return json.dumps(_fixed(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
+def _fixed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _fixed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_fixed(item) for item in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("a plan holds no NaN and no infinity")
+        return f"{value + 0.0:.{DECIMALS}f}"
+    return value
+
+
+def sha256(text: str) -> str:
+    """The SHA-256 of a text in UTF-8, 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan_id_of(document: Mapping[str, Any]) -> str:
+    """The id that a document's decision part must have (SPEC §6.7)."""
+    policy = {name: item["value"] for name, item in document["policy"].items()}
+    decided = {
+        "schema_version": document["schema_version"],
+        "as_of": document["as_of"],
+        "scope": document["scope"],
+        "policy": policy,
+        "entries": document["entries"],
+    }
+    return PLAN_ID_PREFIX + sha256(canonical_json(_numbers_as_floats(decided)))[:28]
+
+
+def _numbers_as_floats(value: Any) -> Any:
+    """Settings may come as 30 or 30.0; both are the same decision."""
+    if isinstance(value, Mapping):
+        return {key: _numbers_as_floats(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers_as_floats(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def document_sha256_of(document: Mapping[str, Any]) -> str:
+    """The hash over the whole document but for the hash itself."""
+    return sha256(canonical_json({key: value for key, value in document.items() if key != "document_sha256"}))
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """A plan as it was shown; ``document`` is SPEC §6.9's JSON and is never changed."""
+
+    document: Mapping[str, Any]
+    entries: tuple[PlanEntry, ...]
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """A stored document as a plan, after both hashes were checked.
+
+        Raises:
+            PlanAlteredError: the document is not what was planned, down to a byte.
+        """
+        try:
+            names = [item.name for item in fields(PlanEntry)]
+            entries = tuple(PlanEntry(**{name: entry[name] for name in names}) for entry in document["entries"])
+            plan_id, digest = plan_id_of(document), document_sha256_of(document)
+            stated = (document["plan_id"], document["document_sha256"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanAlteredError(
+                f"a stored plan is not a plan document: {type(error).__name__}",
+                hint="plan again; this one cannot be used",
+            ) from None
+        if stated != (plan_id, digest):
+            raise PlanAlteredError(
+                f"the stored document of {str(stated[0])[:60]} does not match its hashes",
+                hint="it was altered after planning; plan again",
+            )
+        return cls(document, entries)
+
+    @classmethod
+    def seal(cls, document: dict[str, Any], entries: tuple[PlanEntry, ...]) -> Self:
+        """Completes a document with its entries and both hashes."""
+        document["entries"] = [asdict(entry) for entry in entries]
+        document["plan_id"] = plan_id_of(document)
+        document["document_sha256"] = document_sha256_of(document)
+        return cls(document, entries)
+
+    @property
+    def plan_id(self) -> str:
+        """``forget-plan-`` and 28 hex digits."""
+        return str(self.document["plan_id"])
+
+    @property
+    def document_sha256(self) -> str:
+        """The hash over the whole document."""
+        return str(self.document["document_sha256"])
+
+    @property
+    def scope(self) -> Scope:
+        """What the plan is about."""
+        return Scope.from_json(self.document["scope"])
+
+    @property
+    def as_of(self) -> int:
+        """The instant of the decision, microseconds since the epoch."""
+        return _instant(self.document["as_of"])
+
+    @property
+    def planned_at(self) -> int:
+        """When it was made, by the wall clock."""
+        return _instant(self.document["planned_at"])
+
+    @property
+    def expires_at(self) -> int:
+        """When it stops waiting, by the wall clock, unless it was published or reopened later."""
+        return _instant(self.document["expires_at"])
+
+    @property
+    def store_identity(self) -> str:
+        """Which store it was made on."""
+        return str(self.document["store"]["identity"])
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """Scanned, eligible, planned, deferred, protected by reason, breaches by name."""
+        counts: Mapping[str, Any] = self.document["counts"]
+        return counts
+
+    @property
+    def wide(self) -> bool:
+        """Whether it would hide more of its scope than the blast radius allows unasked (SPEC §6.8)."""
+        return bool(self.document["blast_radius"]["exceeded"])
+
+    def policy(self, name: str) -> Any:
+        """A value of the policy that the plan was made with."""
+        return self.document["policy"][name]["value"]
+
+    @property
+    def item_set(self) -> str:
+        """A digest of the set of (type, id): two plans with equal sets ask the same question (SPEC §7.1)."""
+        return sha256(canonical_json(sorted([entry.memory_type, entry.record_id] for entry in self.entries)))
+
+
+def _instant(text: str) -> int:
+    instant = parse_time(text)
+    if instant is None:
+        raise PlanAlteredError("a stored plan has a time that cannot be read", hint="plan again")
+    return instant

@@ -41,6 +41,11 @@ def version_hash(row: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
+def content_text(content: Mapping[str, Any]) -> str:
+    """The content of a control row as the JSON text it is stored as."""
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
 def control_row(
     row_id: str,
     record_type: str,
@@ -58,7 +63,7 @@ def control_row(
         "_id": row_id,
         "id": row_id,
         "memory_id": row_id,
-        "content": json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False),
+        "content": content_text(content),
         "memory_type": SHARED,
         "scope": "private",
         "owner_agent_id": agent_id or NOBODY,

@@ -54,7 +54,7 @@ class RetentionConfig:
     left_out_days: float = 30.0
     blast_radius: float = 0.2
     expiry_hours: float = 72.0
-    stale_share: float = 0.5
+    stale_share: float = 0.9
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -272,7 +272,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         _number(0, 8760, above=True), 72.0, "FALLOW_RETENTION_EXPIRY_HOURS", (), "a plan waits this long"
     ),
     "retention.stale_share": Setting(
-        _number(0, 1), 0.5, "FALLOW_RETENTION_STALE_SHARE", (), "above this share of changed records nothing is applied"
+        _number(0, 1), 0.9, "FALLOW_RETENTION_STALE_SHARE", (), "above this share of changed records nothing is applied"
     ),
     "scoring.recency_decay_per_hour": Setting(
         _number(0, 1, above=True),

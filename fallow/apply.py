@@ -1,0 +1,385 @@
+"""Suppressing exactly what was approved (SPEC §7.3, §8).
+
+One idempotent function over the stored plan and the records themselves: killed at any line and run again,
+it ends where one run would have ended. Every write is conditional on the row it was decided on; a
+condition that fails is read again and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from fallow.approval import MAX_NOTE, cut, load_plan, stored_plan
+from fallow.errors import PlanExpiredError, PlanStateError
+from fallow.history import Change, chunks, fetch_keys, find_heads, insert_control_rows, write_journal
+from fallow.journal import change_id, forgotten_event, text_time
+from fallow.plan import PlanEntry, RetentionPlan
+from fallow.protection import COLUMNS, protection
+from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
+from fallow.record import basis, fingerprint, frame_of, read_record, requirements
+from fallow.retention import read_store
+from fallow.settings import RetentionConfig
+from fallow.times import iso, parse_time
+
+ApplyState = Literal["Applied", "PartiallyApplied", "Stale", "Closed", "NothingToDo"]
+Progress = Callable[[int, int], None]
+
+#: How often a write whose condition failed is decided anew before it is reported as failed.
+_ROUNDS: Final = 5
+#: A plan smaller than this is applied record by record, however many have changed.
+_STALE_FROM: Final = 5
+
+#: Parts of a record's basis and the reason for which their change skips it, in the order of naming.
+_CHANGES: Final[tuple[tuple[str, str], ...]] = (
+    ("pinned", "pinned"),
+    ("verified", "verified"),
+    ("unsuppressed_at", "restored"),
+    ("access_count", "recalled"),
+    ("last_accessed_at", "recalled"),
+    ("content", "edited"),
+    ("citations", "edited"),
+    ("importance", "re-rated"),
+)
+
+
+@dataclass(slots=True)
+class ApplyReport:
+    """What became of every approved record (SPEC §16.1): each id stands in exactly one place.
+
+    ``applied`` counts what this run suppressed, ``already`` what an earlier run of the same plan had.
+    """
+
+    plan_id: str
+    applied: int = 0
+    already: int = 0
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    failed: dict[str, list[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    state: ApplyState = "Applied"
+    approved_by: str | None = None
+    standing: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """SPEC §16.1's document."""
+        return {
+            "schema_version": 1,
+            "plan_id": self.plan_id,
+            "applied": self.applied,
+            "already": self.already,
+            "skipped": {reason: sorted(ids) for reason, ids in sorted(self.skipped.items())},
+            "failed": {reason: sorted(ids) for reason, ids in sorted(self.failed.items())},
+            "unknown": sorted(self.unknown),
+            "left_out": sorted(self.left_out),
+            "state": self.state,
+            "approved_by": self.approved_by,
+            "standing": self.standing,
+        }
+
+
+@dataclass(slots=True)
+class _Suppression:
+    """One apply under way: what it rests on, and what it has found so far."""
+
+    provider: Provider
+    plan: RetentionPlan
+    config: RetentionConfig
+    approver: str
+    note: str
+    now: int
+    cited: pl.Series
+    entries: dict[RecordKey, PlanEntry]
+    applied: list[RecordKey] = field(default_factory=list)
+    already: list[RecordKey] = field(default_factory=list)
+    skipped: dict[RecordKey, str] = field(default_factory=dict)
+    failed: dict[RecordKey, str] = field(default_factory=dict)
+    unknown: dict[RecordKey, str] = field(default_factory=dict)
+    heads: dict[str, str] | None = None
+
+    def verdict(self, key: RecordKey, row: Row | Unreadable | None) -> str | None:
+        """Why this record is not to be written now, or None where it is (SPEC §8.1)."""
+        if row is None:
+            return "gone"
+        if isinstance(row, Unreadable):
+            return "unreadable"
+        record = read_record(row, key.memory_type, key.record_id)
+        mine = record.suppressed_by == self.plan.plan_id
+        if record.retention_state == "suppressed":
+            return "already" if mine else "suppressed"
+        if mine:
+            return "restored"
+        entry = self.entries[key]
+        parts = basis(row, record)
+        if record.retention_state == "sealed" and entry.basis["retention_state"] != "sealed":
+            return "sealed"
+        if fingerprint(parts) != entry.fingerprint:
+            return next((reason for name, reason in _CHANGES if parts[name] != entry.basis[name]), "edited")
+        frame = frame_of([record], COLUMNS).select(protection(self.config, self.now, cited=self.cited))
+        reason = frame.item()
+        return "newly cited" if reason == "cited" else reason
+
+    def changes(self, entry: PlanEntry, row: Row) -> dict[str, Any]:
+        """The suppression keys, and only these (SPEC §8.1)."""
+        state = read_record(row, entry.memory_type, entry.record_id).retention_state
+        return {
+            "retention_state": "suppressed",
+            "suppressed_by": self.plan.plan_id,
+            "suppressed_at": text_time(self.now),
+            "suppression_reason": cut(entry.reason, MAX_NOTE),
+            "suppression_approver": self.approver,
+            "suppression_note": cut(self.note, MAX_NOTE),
+            "suppressed_from": state,
+        }
+
+    def chunk(self, keys: Sequence[RecordKey]) -> None:
+        """Suppresses a chunk: read, decide, write on condition, journal; what moved meanwhile is decided again."""
+        done: dict[RecordKey, tuple[Row, Row]] = {}
+        seen: dict[RecordKey, Row] = {}
+        pending = list(keys)
+        for _ in range(_ROUNDS):
+            rows = fetch_keys(self.provider, pending)
+            patches: list[Patch] = []
+            for key in pending:
+                row = rows.get(key)
+                reason = self.verdict(key, row)
+                if reason is None and isinstance(row, dict):
+                    patches.append(Patch(key, requirements(row), self.changes(self.entries[key], row)))
+                elif reason == "already" and isinstance(row, dict):
+                    seen[key] = row
+                elif reason is not None:
+                    self.skipped[key] = reason
+            pending = []
+            if not patches:
+                break
+            for patch, outcome in zip(patches, self.provider.patch(patches), strict=True):
+                before = rows[patch.key]
+                if outcome.status == "applied" and isinstance(before, dict):
+                    done[patch.key] = (before, {**before, **patch.changes})
+                elif outcome.status == "gone":
+                    self.skipped[patch.key] = "gone"
+                elif outcome.status == "failed":
+                    self.failed[patch.key] = outcome.detail or "refused by the store"
+                else:
+                    pending.append(patch.key)
+                    self.unknown[patch.key] = outcome.status
+            for key in {*done, *self.failed, *self.skipped}:
+                self.unknown.pop(key, None)
+            if not pending:
+                break
+        for key in pending:
+            if self.unknown.pop(key, None) == "changed":
+                self.failed[key] = "kept changing while it was written"
+            else:
+                self.unknown[key] = "unknown"
+        for key in seen:
+            self.unknown.pop(key, None)
+        mine = [key for key, row in seen.items() if row.get("suppressed_at") == text_time(self.now)]
+        self.applied += [*done, *mine]
+        self.already += [key for key in seen if key not in mine]
+        self._journal(done, seen)
+
+    def _journal(self, done: Mapping[RecordKey, tuple[Row, Row]], seen: Mapping[RecordKey, Row]) -> None:
+        versions: dict[RecordKey, tuple[Row | None, Row]] = {**done, **{key: (None, row) for key, row in seen.items()}}
+        if versions and self.heads is None:
+            self.heads = find_heads(self.provider, {key.record_id for key in self.entries})
+        write_journal(
+            self.provider,
+            [
+                Change(
+                    change_id("suppress", self.plan.plan_id, key),
+                    read_record(after, *key),
+                    actor=self.approver,
+                    source=f"forgetting:{self.plan.plan_id}",
+                    before=before,
+                    after=after,
+                    changed=tuple(self.changes(self.entries[key], after)),
+                    now=parse_time(after.get("suppressed_at")) or self.now,
+                )
+                for key, (before, after) in versions.items()
+            ],
+            self.heads or {},
+        )
+
+
+def apply_plan(
+    provider: Provider,
+    plan_id: str,
+    *,
+    now: int,
+    progress: Progress | None = None,
+) -> ApplyReport:
+    """Suppresses what was approved, exactly, from the stored plan (SPEC §7.3, §8). Idempotent and resumable.
+
+    Args:
+        provider: the plan's own store.
+        plan_id: an approved plan.
+        now: the wall clock, microseconds; becomes suppressed_at.
+        progress: called with (records settled, records approved) after each chunk.
+
+    Raises:
+        PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.approval.load_plan`.
+        PlanExpiredError: it expired undecided.
+        PlanStateError: nobody approved it, or it was rejected or superseded.
+    """
+    plan = load_plan(provider, plan_id)
+    stored = stored_plan(provider, plan.plan_id, now)
+    decision = stored.decision
+    if stored.state == "expired":
+        raise PlanExpiredError(
+            f"{plan.plan_id} expired at {iso(stored.expires_at)}", hint="plan again; nothing was written"
+        )
+    if decision is None or decision.verdict != "approved":
+        state = "waits for its approval" if decision is None else f"is {stored.state}"
+        raise PlanStateError(f"{plan.plan_id} {state}", hint="fallow approve records a decision; nothing was written")
+    if decision.document_sha256 != plan.document_sha256:
+        raise PlanStateError(f"the approval of {plan.plan_id} is for another document", hint="plan again")
+    left_out = set(decision.leave_out)
+    entries = {entry.key: entry for entry in plan.entries if entry.key not in left_out}
+    keys = list(entries)
+    work = _Suppression(
+        provider=provider,
+        plan=plan,
+        config=RetentionConfig(
+            protect_pinned=plan.policy("protect_pinned"),
+            protect_verified=plan.policy("protect_verified"),
+            protect_sealed=plan.policy("protect_sealed"),
+            grace_days=plan.policy("grace_days"),
+        ),
+        approver=decision.by,
+        note=decision.reason,
+        now=now,
+        cited=read_store(provider).cited,
+        entries=entries,
+    )
+    report = ApplyReport(
+        plan_id=plan.plan_id,
+        left_out=[key.record_id for key in decision.leave_out],
+        approved_by=decision.by,
+        standing=decision.standing,
+    )
+    size = max(1, provider.capabilities.batch_size)
+    ended = stored.state in {"applied", "stale", "closed"}
+    if ended or _is_stale(work, keys, size):
+        for chunk in chunks(keys, size):
+            for key, row in _settled(work, chunk).items():
+                if row == "already":
+                    work.already.append(key)
+                else:
+                    work.skipped[key] = row
+        report.state = {"stale": "Stale", "closed": "Closed"}.get(stored.state, "Applied") if ended else "Stale"  # type: ignore[assignment]
+        _fill(report, work)
+        if not ended:
+            _end(work, report)
+        return report
+    for number, chunk in enumerate(chunks(keys, size)):
+        work.chunk(chunk)
+        if progress is not None:
+            progress(min(len(keys), (number + 1) * size), len(keys))
+    _settle_lost(work)
+    _fill(report, work)
+    report.state = "PartiallyApplied" if report.failed or report.unknown else "Applied"
+    if report.state == "Applied":
+        _end(work, report)
+    return report
+
+
+def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
+    """Whether so much has moved since planning that nothing of the plan should be applied (SPEC §15)."""
+    if len(keys) < _STALE_FROM:
+        return False
+    changed = 0
+    for chunk in chunks(keys, size):
+        rows = fetch_keys(work.provider, chunk)
+        for key in chunk:
+            reason = work.verdict(key, rows.get(key))
+            if reason in {"already", "restored"}:
+                return False
+            changed += reason is not None
+    return changed > float(work.plan.policy("stale_share")) * len(keys)
+
+
+def _settled(work: _Suppression, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
+    rows = fetch_keys(work.provider, keys)
+    return {key: work.verdict(key, rows.get(key)) or "not applied" for key in keys}
+
+
+def _settle_lost(work: _Suppression) -> None:
+    """Writes again what an agent's stale write took away after ours was verified (STORES.md, filesystem)."""
+    size = max(1, work.provider.capabilities.batch_size)
+    for _ in range(_ROUNDS):
+        lost: list[RecordKey] = []
+        for chunk in chunks(work.applied, size):
+            rows = fetch_keys(work.provider, chunk)
+            lost += [key for key in chunk if work.verdict(key, rows.get(key)) != "already"]
+        if not lost:
+            return
+        work.applied = [key for key in work.applied if key not in set(lost)]
+        for chunk in chunks(lost, size):
+            work.chunk(chunk)
+
+
+def _fill(report: ApplyReport, work: _Suppression) -> None:
+    report.applied, report.already = len(work.applied), len(work.already)
+    for key, reason in work.skipped.items():
+        report.skipped.setdefault(reason, []).append(key.record_id)
+    for key, reason in work.failed.items():
+        report.failed.setdefault(reason, []).append(key.record_id)
+    report.unknown = [key.record_id for key in work.unknown]
+
+
+def _end(work: _Suppression, report: ApplyReport) -> None:
+    """The plan has reached its end: its one ``memory_forgotten`` event."""
+    outcome = {
+        "outcome": report.state,
+        "approved_by": report.approved_by,
+        "standing": report.standing,
+        "skipped": {reason: len(ids) for reason, ids in sorted(report.skipped.items())},
+        "failed": {reason: len(ids) for reason, ids in sorted(report.failed.items())},
+        "left_out": len(report.left_out),
+    }
+    event = forgotten_event(work.plan, outcome, [*work.applied, *work.already], now=work.now)
+    insert_control_rows(work.provider, [event])
+
+
+def close_plan(provider: Provider, plan_id: str, *, closed_by: str, now: int) -> ApplyReport:
+    """Ends an approved plan that did not reach its end by itself: by the operator, or by expiry (SPEC §8.2).
+
+    Nothing more of it is applied; its event says what was.
+
+    Raises:
+        PlanStateError: it is not approved, or already at its end.
+    """
+    plan = load_plan(provider, plan_id)
+    stored = stored_plan(provider, plan.plan_id, now)
+    if stored.state != "approved" or stored.decision is None:
+        raise PlanStateError(
+            f"{plan.plan_id} is {stored.state}", hint="only an approved, unfinished plan can be closed"
+        )
+    entries = {entry.key: entry for entry in plan.entries if entry.key not in set(stored.decision.leave_out)}
+    report = ApplyReport(
+        plan_id=plan.plan_id, state="Closed", approved_by=stored.decision.by, standing=stored.decision.standing
+    )
+    report.left_out = [key.record_id for key in stored.decision.leave_out]
+    work = _Suppression(
+        provider=provider,
+        plan=plan,
+        config=RetentionConfig(),
+        approver=stored.decision.by,
+        note=f"closed by {closed_by}",
+        now=now,
+        cited=pl.Series("citations", [], dtype=pl.String),
+        entries=entries,
+    )
+    for chunk in chunks(list(entries), max(1, provider.capabilities.batch_size)):
+        for key, reason in _settled(work, chunk).items():
+            if reason == "already":
+                work.already.append(key)
+            else:
+                work.skipped[key] = reason
+    _fill(report, work)
+    _end(work, report)
+    return report

@@ -181,7 +181,7 @@ def store_plan(provider: Provider, plan: RetentionPlan) -> RetentionPlan:
         step = max(1, provider.capabilities.batch_size) if limit is None else 1
         for start in range(0, len(rows), step):
             insert_control_rows(provider, rows[start : start + step])
-        _insert(
+        insert_control_rows(
             provider, [control_row(HEAD + short, "fallow_plan", content, now=plan.planned_at, agent_id=scope.agent_id)]
         )
     stored = _read_document(provider, _head(provider, plan.plan_id))

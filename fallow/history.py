@@ -150,5 +150,5 @@ def _check(outcomes: Iterable[Outcome], good: set[str]) -> None:
         if outcome.status not in good:
             raise StoreUnwritableError(
                 f"the store refused a control row: {outcome.detail or outcome.status}",
-                hint="check space and permissions, then run it again: what is written is found, what is missing completed",
+                hint="check space and permissions and run it again: what is missing is completed",
             )

@@ -114,6 +114,12 @@ class Settings:
         """The value of one setting."""
         return self.values[name].value
 
+    def replacing(self, name: str, value: Any, origin: Origin = "code") -> Settings:
+        """The same settings with one value given in code; unchanged where the value is the same."""
+        if self.values[name].value == value:
+            return self
+        return Settings({**self.values, name: Resolved(value, origin)}, self.problems)
+
     def _section(self, section: str) -> dict[str, Any]:
         prefix = section + "."
         return {name.removeprefix(prefix): item.value for name, item in self.values.items() if name.startswith(prefix)}

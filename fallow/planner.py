@@ -1,0 +1,311 @@
+"""Plan, apply, suppressed, restore in one place, for people who hold a provider (SPEC §17).
+
+:func:`plan_scope` is what the command line and the flows call; :class:`RetentionPlanner` is the same for a
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from fallow.apply import ApplyReport, Progress, apply_plan
+from fallow.approval import Decision, check_approver, decide, recently_left_out, reopen, store_plan
+from fallow.errors import RecordNotFoundError
+from fallow.history import chunks, fetch_keys
+from fallow.plan import RetentionPlan, Scope
+from fallow.provider import Provider, RecordKey, Unreadable
+from fallow.record import PRIMARY_TYPES, TYPE_ALIASES
+from fallow.restore import RestoreReport, plan_keys, restore_records
+from fallow.retention import AgentPolicies, StoreView, agent_policies, in_scope, make_plan, read_agents
+from fallow.scoring import RetrievalScoring
+from fallow.settings import RetentionConfig, Settings, explicit, resolve
+from fallow.times import wall_clock
+
+
+def settings_for(
+    provider: Provider,
+    agent_id: str | None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    variable: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    agents: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Settings:
+    """The settings that hold for an agent of this store, or globally where none is named (SPEC §6.1)."""
+    record = None
+    if agent_id:
+        record = (read_agents(provider) if agents is None else agents).get(agent_id)
+    return resolve(options, agent=record, variable=variable, environ=environ)
+
+
+def plan_scope(
+    provider: Provider,
+    settings: Settings,
+    scope: Scope,
+    *,
+    as_of: int,
+    now: int,
+    requested_by: str | None = None,
+    agents: Mapping[str, Mapping[str, Any]] | None = None,
+    view: StoreView | None = None,
+    opt_outs: bool = True,
+) -> RetentionPlan:
+    """Plans a scope and stores the plan (SPEC §6): the one way for library, command line and flows.
+
+    Args:
+        opt_outs: a whole-store plan leaves out agents that switched retention off.
+        view: a store already read, when several scopes are planned in one night.
+
+    Raises:
+        StoreUnreadableError: there is no plan over part of a scope.
+    """
+    policies = AgentPolicies()
+    if opt_outs and not scope.agent_id and not scope.unowned:
+        policies = agent_policies(read_agents(provider) if agents is None else agents)
+    plan = make_plan(
+        provider,
+        settings,
+        scope=scope,
+        as_of=as_of,
+        now=now,
+        requested_by=requested_by,
+        left_out=recently_left_out(provider, as_of, settings.retention.left_out_days),
+        policies=policies,
+        view=view,
+    )
+    stored = store_plan(provider, plan)
+    reopen(provider, stored.plan_id, now=now, expiry_hours=settings.retention.expiry_hours, requested_by=requested_by)
+    return stored
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """One suppressed record, for listings (SPEC §9). Times are as the store holds them."""
+
+    record_id: str
+    memory_type: str
+    agent_id: str | None
+    memory_id: str | None
+    suppressed_by: str | None
+    suppressed_at: str | None
+    reason: str | None
+    approver: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """SPEC §16.1's row."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def suppressed_records(
+    provider: Provider, scope: Scope | None = None, memory_types: Iterable[str] = PRIMARY_TYPES
+) -> list[Suppressed]:
+    """What is hidden in a scope, the latest suppression first (SPEC §9).
+
+    Raises:
+        StoreUnreadableError: a listing failed or was cut short.
+    """
+    columns = ("record_id", "agent_id", "memory_id", "user_id", "thread_id", "retention_state")
+    keys: list[RecordKey] = []
+    for memory_type in memory_types:
+        for batch in provider.scan(memory_type, columns):
+            hidden = batch.frame.filter(in_scope(scope or Scope()), pl.col("retention_state") == "suppressed")
+            keys += [RecordKey(memory_type, name) for name in hidden.get_column("record_id").to_list()]
+    found: list[Suppressed] = []
+    for chunk in chunks(keys, provider.capabilities.batch_size):
+        for key, row in fetch_keys(provider, chunk).items():
+            if isinstance(row, Unreadable):
+                continue
+
+            def text(name: str, row: Mapping[str, Any] = row) -> str | None:
+                value = row.get(name)
+                return None if value is None else str(value)
+
+            found.append(
+                Suppressed(
+                    record_id=key.record_id,
+                    memory_type=key.memory_type,
+                    agent_id=text("agent_id"),
+                    memory_id=text("memory_id"),
+                    suppressed_by=text("suppressed_by"),
+                    suppressed_at=text("suppressed_at"),
+                    reason=text("suppression_reason"),
+                    approver=text("suppression_approver"),
+                )
+            )
+    found.sort(key=lambda item: (item.memory_type, item.record_id))
+    found.sort(key=lambda item: item.suppressed_at or "", reverse=True)
+    return found
+
+
+class RetentionPlanner:
+    """Plans, applies and restores on one store (SPEC §17).
+
+    Args:
+        provider: the open store.
+        agent_id: whose records; empty means the whole store.
+        config: retention settings that replace every other source, agents' overrides and opt-outs included.
+        scoring: ranking settings that do the same; decay and default importance enter the plan.
+        environ: the environment to resolve settings from; None reads the process's own.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        agent_id: str = "",
+        config: RetentionConfig | None = None,
+        scoring: RetrievalScoring | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._provider = provider
+        self._agent_id = agent_id or None
+        self._explicit = config is not None or scoring is not None
+        settings = settings_for(provider, self._agent_id if not self._explicit else None, environ=environ)
+        if self._explicit:
+            settings = explicit(config or settings.retention, scoring or settings.scoring, settings)
+        zones = dict(provider.naive_timezone)
+        self.settings = settings.replacing("store.naive_timezone", zones)
+
+    def plan(
+        self,
+        memory_ids: Iterable[str] | None = None,
+        user_id: str | None = None,
+        thread_id: str | None = None,
+        as_of: int | None = None,
+        *,
+        unowned: bool = False,
+        requested_by: str | None = None,
+        now: int | None = None,
+    ) -> RetentionPlan:
+        """A stored plan over this planner's scope; reads records, writes only the plan (SPEC §6.7).
+
+        Args:
+            memory_ids: only records of these memories.
+            as_of: the instant of the decision, microseconds since the epoch; None means now.
+            now: the wall clock, for planned_at and expires_at; None means the system's.
+
+        Raises:
+            StoreUnreadableError: a listing failed; there is no plan over part of a scope.
+        """
+        now = wall_clock() if now is None else now
+        scope = Scope(
+            agent_id=self._agent_id,
+            memory_ids=None if memory_ids is None else tuple(dict.fromkeys(memory_ids)),
+            user_id=user_id,
+            thread_id=thread_id,
+            unowned=unowned,
+        )
+        return plan_scope(
+            self._provider,
+            self.settings,
+            scope,
+            as_of=now if as_of is None else as_of,
+            now=now,
+            requested_by=requested_by,
+            opt_outs=not self._explicit,
+        )
+
+    def approve(
+        self,
+        plan: RetentionPlan | str,
+        *,
+        approved_by: str,
+        reason: str = "",
+        leave_out: Iterable[str | RecordKey] = (),
+        count: int | None = None,
+        now: int | None = None,
+    ) -> Decision:
+        """Records an approval without acting on it. Raises as :func:`fallow.approval.decide`."""
+        return decide(
+            self._provider,
+            plan if isinstance(plan, str) else plan.plan_id,
+            verdict="approved",
+            approved_by=approved_by,
+            reason=reason,
+            leave_out=leave_out,
+            count=count,
+            approval=self.settings.approval,
+            now=wall_clock() if now is None else now,
+        )
+
+    def apply(
+        self,
+        plan: RetentionPlan | str,
+        *,
+        approved_by: str,
+        reason: str = "",
+        leave_out: Iterable[str | RecordKey] = (),
+        count: int | None = None,
+        now: int | None = None,
+        progress: Progress | None = None,
+    ) -> ApplyReport:
+        """Records the approval and suppresses exactly what the stored plan names (SPEC §8).
+
+        Raises:
+            ApprovalRefusedError: approver, count or leave-outs do not fit; nothing was written.
+            PlanStateError, PlanAlteredError, OtherStoreError, PlanNotFoundError: nothing was written.
+        """
+        now = wall_clock() if now is None else now
+        decision = self.approve(plan, approved_by=approved_by, reason=reason, leave_out=leave_out, count=count, now=now)
+        return apply_plan(self._provider, decision.plan_id, now=now, progress=progress)
+
+    def suppressed(
+        self,
+        memory_ids: Iterable[str] | None = None,
+        user_id: str | None = None,
+        thread_id: str | None = None,
+    ) -> list[Suppressed]:
+        """What is hidden in this planner's scope."""
+        named = None if memory_ids is None else tuple(memory_ids)
+        return suppressed_records(
+            self._provider,
+            Scope(agent_id=self._agent_id, memory_ids=named, user_id=user_id, thread_id=thread_id, unowned=False),
+        )
+
+    def unsuppress(
+        self, record_id: str, memory_type: str, *, approved_by: str, reason: str, now: int | None = None
+    ) -> RestoreReport:
+        """Restores one record (SPEC §9).
+
+        Raises:
+            ApprovalRefusedError: the approver is blank or unknown.
+            RecordNotFoundError: the memory type is none that can be suppressed.
+        """
+        key = RecordKey(check_memory_type(memory_type), record_id)
+        name, _ = check_approver(approved_by, self.settings.approval)
+        return restore_records(
+            self._provider, [key], approved_by=name, reason=reason, now=wall_clock() if now is None else now
+        )
+
+    def restore_plan(
+        self, plan_id: str, *, approved_by: str, reason: str, now: int | None = None, progress: Progress | None = None
+    ) -> RestoreReport:
+        """Restores everything that a plan suppressed and no other plan has suppressed since (SPEC §9)."""
+        name, _ = check_approver(approved_by, self.settings.approval)
+        return restore_records(
+            self._provider,
+            plan_keys(self._provider, plan_id),
+            approved_by=name,
+            reason=reason,
+            now=wall_clock() if now is None else now,
+            plan_id=plan_id.strip(),
+            progress=progress,
+        )
+
+
+def check_memory_type(name: str) -> str:
+    """A primary memory type, old aliases included.
+
+    Raises:
+        RecordNotFoundError: the type is none that can be suppressed.
+    """
+    memory_type = TYPE_ALIASES.get(name.strip(), name.strip())
+    if memory_type not in PRIMARY_TYPES:
+        raise RecordNotFoundError(
+            f"'{name[:40]}' is not a memory type that can be suppressed", hint=f"one of {', '.join(PRIMARY_TYPES)}"
+        )
+    return memory_type

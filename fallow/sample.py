@@ -8,8 +8,8 @@ offsets and epochs, records that nobody owns, and values that cannot be used.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import json
 import math
 import random
 import uuid
@@ -18,7 +18,10 @@ from datetime import timedelta, timezone
 from functools import cache
 from typing import Any, Final
 
-from fallow.provider import Outcome, Provider, Row
+from fallow.errors import StoreUnwritableError
+from fallow.journal import change_id, change_row, control_event, forgotten_key, head_id, head_row
+from fallow.provider import Outcome, Provider, RecordKey, Row
+from fallow.record import read_record
 from fallow.times import MICROSECONDS_PER_DAY, from_microseconds, iso
 
 #: Length of the sample vectors.
@@ -231,6 +234,18 @@ _ODDITIES: Final[tuple[Row, ...]] = (
 )
 
 
+#: What a suppression sets on a record (SPEC §8.1).
+SUPPRESSED_FIELDS: Final = (
+    "retention_state",
+    "suppressed_by",
+    "suppressed_at",
+    "suppression_reason",
+    "suppression_approver",
+    "suppression_note",
+    "suppressed_from",
+)
+
+
 @cache
 def _word_vector(word: str) -> tuple[float, ...]:
     digest = hashlib.blake2b(word.encode(), digest_size=EMBEDDING_LENGTH).digest()
@@ -277,20 +292,19 @@ def write_sample_store(
     """Inserts a sample into an open store and says how many rows of each type it wrote.
 
     Arguments as for :func:`sample_rows`. Rows whose ids the store already has are left as they are, so
-    writing the same sample twice is harmless and counts nothing.
+    writing the same sample twice is harmless and counts nothing. Numbers that are not finite are written as
+    text: agents in Python write them bare into their files, fallow itself never does.
 
     Raises:
         StoreUnwritableError: the store refused a row.
     """
-    from fallow.errors import StoreUnwritableError
-
     written: dict[str, int] = {}
     rows_by_type = sample_rows(now=now, seed=seed, conversations=conversations, oddities=oddities)
     for memory_type, rows in rows_by_type.items():
         outcomes: list[Outcome] = []
         size = provider.capabilities.batch_size
         for start in range(0, len(rows), size):
-            outcomes += provider.insert(memory_type, rows[start : start + size])
+            outcomes += provider.insert(memory_type, [_finite(row) for row in rows[start : start + size]])
         for outcome in outcomes:
             if outcome.status not in {"applied", "already"}:
                 raise StoreUnwritableError(
@@ -300,6 +314,13 @@ def write_sample_store(
                 )
         written[memory_type] = sum(outcome.status == "applied" for outcome in outcomes)
     return written
+
+
+def _finite(row: Row) -> Row:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 class _Year:
@@ -637,7 +658,7 @@ class _Year:
             "importance": 0.05,
             "importance_source": "heuristic",
         }
-        row |= fields
+        row |= copy.deepcopy(fields)
         self.rows["conversation_memory"].append(row)
         return row
 
@@ -691,36 +712,25 @@ class _Year:
         for memory_type, rows in (("conversation_memory", [*hidden, restored]), ("summaries", [summary])):
             for row in rows:
                 self.journal(memory_type, row, plan_id, suppressed_at)
-        candidates = [
-            {
-                "target_id": row["_id"],
-                "target_type": "conversation_memory",
-                "action": "tombstone",
-                "reason": audit["suppression_reason"],
-                "utility": 0.016667,
-                "age_days": 265.0,
-                "content_hash": None,
-                "superseded_by": None,
-                "verified": False,
-            }
-            for row in [*hidden, restored]
-        ]
-        self.event(
-            f"retention-applied:{plan_id}",
-            "memory_forgotten",
-            suppressed_at,
-            {
-                "plan_id": plan_id,
-                "dry_run": False,
-                "candidate_count": len(candidates),
-                "candidates": candidates,
-                "tombstoned": len(candidates),
-                "retained": 0,
-                "errors": [],
-                "ok": True,
-                "created_at": iso(suppressed_at),
-                "plan_kind": "retention",
-            },
+        self.rows["shared_memory"].append(
+            control_event(
+                "memory_forgotten",
+                forgotten_key(plan_id),
+                {
+                    "plan_id": plan_id,
+                    "plan_kind": "retention",
+                    "dry_run": False,
+                    "candidate_count": len(hidden) + 2,
+                    "candidates": [],
+                    "tombstoned": len(hidden) + 2,
+                    "deleted": 0,
+                    "retained": 0,
+                    "errors": [],
+                    "ok": True,
+                },
+                now=suppressed_at,
+                agent_id="agent-orchard",
+            )
         )
 
     def odd_notes(self) -> None:
@@ -761,101 +771,25 @@ class _Year:
                 }
             )
 
-    # -- shared memory
-
-    def shared(
-        self, record_id: str, record_type: str, instant: int, content: Row, thread_id: str | None = None
-    ) -> None:
-        self.rows["shared_memory"].append(
-            {
-                "_id": record_id,
-                "memory_id": record_id,
-                "content": json.dumps(content, sort_keys=True, separators=(",", ":")),
-                "memory_type": "shared_memory",
-                "scope": "private",
-                "owner_agent_id": "agent-orchard",
-                "record_type": record_type,
-                "agent_id": "agent-orchard",
-                "trace_memory_id": "orchard-main",
-                "thread_id": thread_id,
-                "user_id": "maren",
-                "timestamp": iso(instant),
-            }
-        )
-
-    def journal(self, memory_type: str, row: Row, plan_id: str, instant: int) -> None:
-        """The journal entry of a suppression and the head that points to it (STORES.md)."""
-        event_id = f"mem-change-{self.uuid()}"
-        omitted = {"embedding", "vector", "_id", "id", "updated_at", "timestamp"}
-        audited = {name for name in row if name.startswith(("suppress", "unsuppress")) or name == "retention_state"}
-
-        def version_hash(names: set[str]) -> str:
-            kept = {name: value for name, value in row.items() if name not in names}
-            return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
-
-        after = version_hash(omitted)
-        changed = sorted(name for name in audited if not name.startswith("unsuppress"))
-        self.shared(
-            event_id,
-            "memory_history_change",
-            instant,
-            {
-                "record_id": event_id,
-                "record_type": "memory_history_change",
-                "target_record_id": row["_id"],
-                "memory_type": memory_type,
-                "action": "updated",
-                "operation": "suppress",
-                "actor": "maren",
-                "initiator": "fallow",
-                "source": f"forgetting:{plan_id}",
-                "attribution": "host_asserted",
-                "before_hash": version_hash(omitted | audited),
-                "after_hash": after,
-                "changed_fields": changed,
-                "field_changes": dict.fromkeys(changed, "added"),
-                "parents": [],
-                "previous_event_id": None,
-                "history_gap": True,
-                "label": None,
-                "content_stored": False,
-                "agent_id": row["agent_id"],
-                "memory_id": row["memory_id"],
-                "user_id": row["user_id"],
-                "thread_id": row["thread_id"],
-                "created_at": iso(instant),
-                "updated_at": iso(instant),
-                "schema_version": 1,
-            },
-            row["thread_id"],
-        )
-        self.shared(
-            f"mem-head-{self.uuid()}",
-            "memory_history_head",
-            instant,
-            {
-                "record_type": "memory_history_head",
-                "event_id": event_id,
-                "version_hash": after,
-                "target_record_id": row["_id"],
-                "memory_type": memory_type,
-            },
-            row["thread_id"],
-        )
-
-    def event(self, idempotency_key: str, event_type: str, instant: int, payload: Row) -> None:
-        event_id = f"learn-evt-{hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]}"
-        self.shared(
-            event_id,
-            "learning_event",
-            instant,
-            {
-                "event_id": event_id,
-                "event_type": event_type,
-                "idempotency_key": idempotency_key,
-                "agent_id": "agent-orchard",
-                "memory_id": None,
-                "created_at": iso(instant),
-                "payload": payload,
-            },
-        )
+    def journal(self, memory_type: str, row: Row, plan_id: str, now: int) -> None:
+        """The journal entry of the suppression, and the head that points to it (SPEC §10)."""
+        taken_back = ("unsuppressed_by", "unsuppressed_at", "unsuppression_note")
+        after = {name: value for name, value in row.items() if name not in taken_back} | {
+            "retention_state": "suppressed"
+        }
+        before = {name: value for name, value in after.items() if name not in SUPPRESSED_FIELDS}
+        record = read_record(after, memory_type, row["_id"])
+        entry = change_id("suppress", plan_id, RecordKey(memory_type, row["_id"]))
+        self.rows["shared_memory"] += [
+            change_row(
+                entry,
+                record,
+                actor="maren",
+                source=f"forgetting:{plan_id}",
+                before=before,
+                after=after,
+                changed=SUPPRESSED_FIELDS,
+                now=now,
+            ),
+            head_row(record, head_id(RecordKey(memory_type, row["_id"])), entry, after, now=now),
+        ]

@@ -6,17 +6,24 @@ the environment, and caches go to a temporary folder.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from fallow.sample import sample_rows
+from fallow.times import parse_as_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 #: When the stores in the shared fixtures were planned by the agents' own planner.
 FIXTURE_AS_OF = "2026-03-01T12:00:00Z"
+#: When the year of the sample stores ends.
+SAMPLE_NOW = "2026-12-01T00:00:00Z"
 #: The zone in which the fixture's naive creation times were written.
 FIXTURE_NAIVE_TIMEZONE = {
     "conversation_memory": "America/New_York",
@@ -95,3 +102,47 @@ def make_fs_store(shared: Path, tmp_path: Path) -> Callable[[str], Path]:
 def fs_store(make_fs_store: Callable[[str], Path]) -> Path:
     """One copy of the filesystem store that an agent wrote, to read and to change."""
     return make_fs_store("fs_store")
+
+
+def write_as_agent(root: Path, rows_by_type: dict[str, list[dict[str, Any]]]) -> None:
+    """Writes rows into a filesystem store the way agents do, bare NaN and index included (STORES.md).
+
+    Independent of fallow's provider, so that the two can be held against each other.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    (root / ".index-lock.sqlite3").touch()
+    for memory_type, rows in rows_by_type.items():
+        folder = root / memory_type
+        folder.mkdir(exist_ok=True)
+        items = {}
+        for row in rows:
+            key = row["_id"]
+            text = json.dumps({**row, "id": key}, ensure_ascii=False, indent=2)
+            (folder / f"{key}.json").write_text(text, encoding="utf-8")
+            scope = ("name", "memory_id", "user_id", "agent_id", "owner_agent_id", "application_id", "thread_id")
+            items[key] = {
+                "id": key,
+                **{name: row.get(name) for name in scope},
+                "observation_scope_version": 1,
+                "timestamp": row.get("timestamp"),
+                "has_embedding": bool(row.get("embedding")),
+            }
+        (folder / "index.json").write_text(json.dumps({"version": 1, "items": items}, ensure_ascii=False), "utf-8")
+
+
+@pytest.fixture
+def make_sample_store(tmp_path: Path) -> Callable[..., Path]:
+    """A function that writes a sample store under the given name in tmp_path; options as for sample_rows."""
+
+    def make(name: str = "sample", *, now: str = SAMPLE_NOW, conversations: int = 4, **options: Any) -> Path:
+        root = tmp_path / name
+        write_as_agent(root, sample_rows(now=parse_as_of(now), conversations=conversations, **options))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def sample_store(make_sample_store: Callable[..., Path]) -> Path:
+    """A small sample store of our own, one year that ends at SAMPLE_NOW; every kind of record is in it."""
+    return make_sample_store()

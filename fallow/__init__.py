@@ -1,1 +1,69 @@
-"""fallow: a governed, reversible forgetting pipeline for agent memory."""
+"""fallow: a governed, reversible forgetting pipeline for agent memory.
+
+The public names (SPEC §17) load on first use, so that importing fallow costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fallow.apply import ApplyReport as ApplyReport
+    from fallow.apply import apply_plan as apply_plan
+    from fallow.approval import Decision as Decision
+    from fallow.errors import FallowError as FallowError
+    from fallow.importance import ImportanceConfig as ImportanceConfig
+    from fallow.importance import ImportanceRater as ImportanceRater
+    from fallow.plan import PlanEntry as PlanEntry
+    from fallow.plan import RetentionPlan as RetentionPlan
+    from fallow.plan import Scope as Scope
+    from fallow.planner import RetentionPlanner as RetentionPlanner
+    from fallow.provider import RecordKey as RecordKey
+    from fallow.provider import open_provider as open_provider
+    from fallow.record import Record as Record
+    from fallow.record import read_record as read_record
+    from fallow.restore import RestoreReport as RestoreReport
+    from fallow.scoring import RetrievalScoring as RetrievalScoring
+    from fallow.scoring import score_candidates as score_candidates
+    from fallow.scoring import scoring_for as scoring_for
+    from fallow.selection import dedupe_and_select as dedupe_and_select
+    from fallow.settings import RetentionConfig as RetentionConfig
+
+_HOMES = {
+    "ApplyReport": "fallow.apply",
+    "Decision": "fallow.approval",
+    "FallowError": "fallow.errors",
+    "ImportanceConfig": "fallow.importance",
+    "ImportanceRater": "fallow.importance",
+    "PlanEntry": "fallow.plan",
+    "RecordKey": "fallow.provider",
+    "Record": "fallow.record",
+    "RestoreReport": "fallow.restore",
+    "RetentionConfig": "fallow.settings",
+    "RetentionPlan": "fallow.plan",
+    "RetentionPlanner": "fallow.planner",
+    "RetrievalScoring": "fallow.scoring",
+    "Scope": "fallow.plan",
+    "apply_plan": "fallow.apply",
+    "dedupe_and_select": "fallow.selection",
+    "open_provider": "fallow.provider",
+    "read_record": "fallow.record",
+    "score_candidates": "fallow.scoring",
+    "scoring_for": "fallow.scoring",
+}
+
+__all__ = [  # the table above is the one list
+    *sorted(_HOMES)
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fallow' has no attribute '{name}'")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -190,6 +190,23 @@ class Touching(Protocol):
 
 
 @runtime_checkable
+class Snapshotting(Protocol):
+    """A provider that keeps decision fields in a cache of its own between scans (DESIGN §3)."""
+
+    #: Whether scans may use the snapshot; off reads every record afresh. The plan is the same with and without.
+    snapshot: bool
+
+
+@runtime_checkable
+class Diagnosing(Protocol):
+    """A provider that can say more to ``fallow doctor`` about how it stands."""
+
+    def diagnose(self) -> list[tuple[str, str, str]]:
+        """Checks as (name, ``ok`` | ``info`` | ``warning`` | ``error``, what was found)."""
+        ...
+
+
+@runtime_checkable
 class CachePurging(Protocol):
     """A provider that can remove semantic cache entries, the only thing fallow ever deletes (SPEC §11)."""
 

@@ -1,0 +1,211 @@
+"""The command line's frame: the app, its output, its errors and exit codes (SPEC §14, §16).
+
+With ``--json`` stdout is exactly one JSON document and everything human goes to stderr; without it people
+read stdout. A failure a user can cause is one line and exit 1 (2 for wrong usage); a bug says where it
+happened and nothing of what it saw, unless FALLOW_DEBUG asks for the traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fallow.errors import FallowError, UsageError
+from fallow.times import parse_as_of, wall_clock
+
+if TYPE_CHECKING:
+    from fallow.plan import Scope
+    from fallow.provider import Provider
+    from fallow.settings import Settings
+
+app = typer.Typer(
+    name="fallow",
+    help="Governed, reversible forgetting for agent memory: rate, plan, approve, apply, restore.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="A path, file:///…, mongodb://…/db, oracle://…, notion://…", envvar="FALLOW_STORE"),
+]
+AgentId = Annotated[str | None, typer.Option("--agent-id", help="Only this agent's records.")]
+MemoryId = Annotated[list[str] | None, typer.Option("--memory-id", help="Only this memory; may be repeated.")]
+UserId = Annotated[str | None, typer.Option("--user-id", help="Only this user's records.")]
+ThreadId = Annotated[str | None, typer.Option("--thread-id", help="Only this thread's records.")]
+AsOf = Annotated[str | None, typer.Option("--as-of", help="The instant of the decision, ISO 8601; default now.")]
+Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON document on stdout.")]
+ApprovedBy = Annotated[str, typer.Option("--approved-by", help="The human who decides.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
+LeaveOut = Annotated[
+    list[str] | None, typer.Option("--leave-out", help="[TYPE:]ID of a planned record to spare; may be repeated.")
+]
+Count = Annotated[int | None, typer.Option("--count", help="The number of records planned, before leave-outs.")]
+
+
+def open_store(store: str | None, options: Mapping[str, Any] | None = None) -> Provider:
+    """The store that ``--store`` or FALLOW_STORE names, with the naive zones that settings give."""
+    from fallow.provider import open_provider
+    from fallow.settings import resolve
+
+    if not store or not store.strip():
+        raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")
+    return open_provider(store, resolve(options, variable=settings_variable()).naive_timezone)
+
+
+def settings_of(provider: Provider, agent_id: str | None, options: Mapping[str, Any] | None = None) -> Settings:
+    """Resolved settings for an agent; what was found but not used is said on stderr."""
+    from fallow.planner import settings_for
+
+    settings = settings_for(provider, agent_id, options, variable=settings_variable())
+    for problem in settings.problems:
+        note(f"setting not used: {problem}")
+    return settings
+
+
+_VARIABLE: dict[str, Mapping[str, Any]] = {}
+
+
+def settings_variable() -> Mapping[str, Any]:
+    """The Prefect variable ``fallow_settings``, read over HTTP once a run where PREFECT_API_URL is set (SPEC §6.1)."""
+    if "value" not in _VARIABLE:
+        address = os.environ.get("PREFECT_API_URL", "").strip()
+        if not address:
+            return {}
+        from fallow.cli.variable import read_variable
+
+        value, problem = read_variable(address, os.environ.get("PREFECT_API_AUTH_STRING"))
+        if problem:
+            note(f"the Prefect variable fallow_settings was not read: {problem}")
+        _VARIABLE["value"] = value
+    return _VARIABLE["value"]
+
+
+def scope_of(
+    agent_id: str | None,
+    memory_id: Sequence[str] | None,
+    user_id: str | None,
+    thread_id: str | None,
+    unowned: bool = False,
+) -> Scope:
+    """The scope that the options name."""
+    from fallow.plan import Scope
+
+    for name, value in (("--agent-id", agent_id), ("--user-id", user_id), ("--thread-id", thread_id)):
+        if value is not None and not value.strip():
+            raise UsageError(f"{name} is blank", hint="leave it out to mean all")
+    return Scope(
+        agent_id=agent_id,
+        memory_ids=tuple(dict.fromkeys(memory_id)) if memory_id else None,
+        user_id=user_id,
+        thread_id=thread_id,
+        unowned=unowned,
+    )
+
+
+def instant(as_of: str | None) -> int:
+    """``--as-of`` in microseconds, or now."""
+    return wall_clock() if as_of is None else parse_as_of(as_of)
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """The one JSON document of a run, on stdout."""
+    sys.stdout.write(json.dumps({"schema_version": 1, **document}, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def say(text: str = "") -> None:
+    """A line for people, on stdout; only where there is no ``--json``."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr."""
+    sys.stderr.write(f"fallow: {text}\n")
+
+
+def printable(text: str, limit: int = 120) -> str:
+    """A stored text as a terminal may show it: one line, no control characters, cut."""
+    flat = "".join(char if char.isprintable() else "·" for char in " ".join(text.split()))
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """A table on stdout; NO_COLOR and pipes are honoured."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(printable(cell, 200)) for cell in row))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(grid)
+
+
+def _commands() -> None:
+    """Imports the modules whose commands the app shows; their heavy imports are inside the commands."""
+    from fallow.cli import commands
+
+    commands.register(app)
+
+
+def _failure(error: FallowError, as_json: bool) -> int:
+    if as_json:
+        emit({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+    note(f"{error.message}{f' — {error.hint}' if error.hint else ''}")
+    return error.exit_code
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Parses, runs, and turns whatever happened into output and an exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments
+    _VARIABLE.clear()
+    _commands()
+    command: Any = typer.main.get_command(app)
+    return _guarded(lambda: command.main(args=arguments, prog_name="fallow", standalone_mode=False), as_json)
+
+
+def _guarded(call: Callable[[], Any], as_json: bool) -> int:
+    try:
+        result = call()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except FallowError as error:
+        return _failure(error, as_json)
+    except KeyboardInterrupt:
+        note("stopped; run it again to continue where it was")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        show = getattr(error, "format_message", None)
+        if callable(show):  # wrong usage, as the option parser says it
+            if as_json:
+                emit({"error": {"code": "usage", "message": str(show()), "hint": "fallow --help"}})
+            note(f"{show()} — see --help")
+            return 2
+        if type(error).__name__ == "Abort":
+            note("stopped")
+            return 130
+        if os.environ.get("FALLOW_DEBUG"):
+            traceback.print_exc()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        return _failure(
+            FallowError(
+                f"an error in fallow itself: {where}", hint="set FALLOW_DEBUG=1 for the traceback, and report it"
+            ),
+            as_json,
+        )

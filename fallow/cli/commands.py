@@ -1,0 +1,29 @@
+"""Which commands there are: one table, so that help, docs and tests agree."""
+
+from __future__ import annotations
+
+import typer
+
+from fallow.cli import operations, retention
+
+
+def register(app: typer.Typer) -> None:
+    """Puts every command on the app, once."""
+    if app.registered_commands:
+        return
+    for name, function in (
+        ("demo", operations.demo),
+        ("retention-plan", retention.retention_plan),
+        ("approve", retention.approve),
+        ("reject", retention.reject),
+        ("retention-apply", retention.retention_apply),
+        ("plans", retention.plans),
+        ("show", retention.show),
+        ("suppressed", retention.suppressed),
+        ("unsuppress", retention.unsuppress),
+        ("restore", retention.restore),
+        ("explain", retention.explain),
+        ("settings", operations.settings),
+        ("doctor", operations.doctor),
+    ):
+        app.command(name)(function)

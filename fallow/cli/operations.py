@@ -1,0 +1,213 @@
+"""Commands around the pipeline: try it, see its settings, check what it stands on (SPEC §16)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fallow.cli.app import AgentId, Json, Store, emit, note, open_store, say, settings_of, settings_variable, table
+from fallow.errors import FallowError, UsageError
+
+
+def demo(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--directory", help="Keep the sample store here; default: a temporary folder, removed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a sample store and run rate, plan, approve, apply and restore on it."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="fallow-demo-") as folder:
+            _demo(Path(folder) / "store", as_json)
+    else:
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(
+                f"{directory} is not empty", hint="name a new folder; the demo writes into no existing store"
+            )
+        _demo(directory, as_json)
+        if not as_json:
+            say(f"\nThe store stays at {directory}: try fallow plans --store {directory}")
+
+
+def _demo(folder: Path, as_json: bool) -> None:
+    from fallow.apply import apply_plan
+    from fallow.approval import decide, publish
+    from fallow.cli.retention import show_plan
+    from fallow.importance import ImportanceConfig, ImportanceRater
+    from fallow.importance.backfill import backfill_importance
+    from fallow.plan import Scope
+    from fallow.planner import plan_scope, suppressed_records
+    from fallow.provider import open_provider
+    from fallow.record import PRIMARY_TYPES
+    from fallow.restore import plan_keys, restore_records
+    from fallow.sample import write_sample_store
+    from fallow.settings import ApprovalConfig, resolve
+    from fallow.times import wall_clock
+
+    now = wall_clock()
+    steps: dict[str, Any] = {}
+    tell = (lambda _text="": None) if as_json else say
+    for memory_type in PRIMARY_TYPES:
+        (folder / memory_type).mkdir(parents=True, exist_ok=True)
+    with open_provider(str(folder)) as provider:
+        written = write_sample_store(provider, now=now)
+        steps["store"] = {"rows": written}
+        tell(f"1. A sample store: {sum(written.values())} rows an agent might have written over a year.\n")
+        rated = backfill_importance(provider, rater=ImportanceRater(ImportanceConfig(mode="heuristic")), now=now)
+        steps["rate"] = rated.to_json()
+        tell(f"2. Rated: {rated.rated} records had no importance and have one now (heuristic, free).\n")
+        settings = resolve({"retention.min_retention": 0.25}, environ={})
+        plan = plan_scope(provider, settings, Scope(), as_of=now, now=now, requested_by="demo")
+        publish(provider, plan, now=now, expiry_hours=72)
+        steps["plan"] = {"plan_id": plan.plan_id, "counts": dict(plan.counts)}
+        tell("3. The plan, a dry run:\n")
+        if not as_json:
+            show_plan(plan, rows=5)
+        spared = plan.entries[0]
+        decision = decide(
+            provider,
+            plan.plan_id,
+            verdict="approved",
+            approved_by="Ada",
+            reason="trying fallow",
+            leave_out=[spared.key],
+            count=len(plan.entries),
+            approval=ApprovalConfig(),
+            now=now,
+        )
+        steps["approve"] = decision.to_json()
+        tell(f"\n4. Approved by {decision.by}, who left out {spared.record_id}.")
+        report = apply_plan(provider, plan.plan_id, now=now)
+        steps["apply"] = report.to_json()
+        hidden = len(suppressed_records(provider))
+        tell(f"5. Applied: {report.applied} suppressed and journalled; {hidden} records are hidden now.")
+        back = restore_records(
+            provider,
+            plan_keys(provider, plan.plan_id),
+            approved_by="Ada",
+            reason="and back again",
+            now=now,
+            plan_id=plan.plan_id,
+        )
+        steps["restore"] = back.to_json()
+        tell(f"6. Restored: {len(back.restored)} records are back as they were. Nothing was deleted at any step.")
+    if as_json:
+        emit(steps)
+
+
+def settings(store: Store = None, agent_id: AgentId = None, as_json: Json = False) -> None:
+    """Show every setting, its value and where it came from."""
+    from fallow.settings import SETTINGS, resolve
+
+    if agent_id and not store:
+        raise UsageError("an agent's overrides stand in its store", hint="add --store")
+    if store:
+        with open_store(store) as provider:
+            resolved = settings_of(provider, agent_id)
+    else:
+        resolved = resolve(variable=settings_variable())
+        for problem in resolved.problems:
+            note(f"setting not used: {problem}")
+
+    def plain(value: Any) -> Any:
+        return list(value) if isinstance(value, tuple) else value
+
+    if as_json:
+        values = {
+            name: {"value": plain(item.value), "origin": item.origin, "environment": SETTINGS[name].env}
+            for name, item in resolved.values.items()
+        }
+        emit({"agent_id": agent_id, "settings": values, "problems": list(resolved.problems)})
+        return
+    rows = [
+        (name, str(plain(item.value)), item.origin, SETTINGS[name].env, SETTINGS[name].meaning)
+        for name, item in resolved.values.items()
+    ]
+    table("Settings", ("setting", "value", "origin", "environment", "meaning"), rows)
+
+
+def doctor(store: Store = None, as_json: Json = False) -> int:
+    """Check the store, permissions, clock, versions and settings; exit 1 if something stands in the way."""
+    checks: list[dict[str, str]] = []
+
+    def check(name: str, state: str, detail: str) -> None:
+        checks.append({"check": name, "state": state, "detail": detail})
+
+    _check_versions(check)
+    if store:
+        _check_store(store, check)
+    else:
+        check("store", "warning", "none named; pass --store or set FALLOW_STORE")
+    _check_settings(check)
+    bad = any(item["state"] == "error" for item in checks)
+    if as_json:
+        emit({"ok": not bad, "checks": checks})
+    else:
+        table("Doctor", ("check", "state", "detail"), [(c["check"], c["state"], c["detail"]) for c in checks])
+    return 1 if bad else 0
+
+
+def _check_versions(check: Any) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    check("python", "ok", sys.version.split()[0])
+    for name in ("fallow", "polars", "numpy", "msgspec", "prefect", "pymongo", "oracledb", "notion-client", "openai"):
+        try:
+            check(name, "ok", version(name))
+        except PackageNotFoundError:
+            state = "error" if name in {"fallow", "polars", "numpy", "msgspec"} else "info"
+            check(name, state, "not installed")
+    year = time.gmtime().tm_year
+    check("clock", "ok" if 2025 <= year < 2100 else "error", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def _check_store(store: str, check: Any) -> None:
+    from fallow.planner import settings_for
+    from fallow.provider import Diagnosing
+    from fallow.record import PRIMARY_TYPES
+    from fallow.retention import read_agents
+
+    try:
+        with open_store(store) as provider:
+            check("store", "ok", f"{provider.capabilities.kind}, {provider.identity()}")
+            for memory_type in PRIMARY_TYPES:
+                records, unreadable = 0, 0
+                for batch in provider.scan(memory_type, ("record_id",)):
+                    records += len(batch.frame)
+                    unreadable += len(batch.unreadable)
+                state = "warning" if unreadable else "ok"
+                check(memory_type, state, f"{records} records" + (f", {unreadable} unreadable" if unreadable else ""))
+            if isinstance(provider, Diagnosing):
+                for name, state, detail in provider.diagnose():
+                    check(name, state, detail)
+            for agent_id, record in sorted(read_agents(provider).items()):
+                for problem in settings_for(provider, agent_id, agents={agent_id: record}).problems:
+                    check(f"agent {agent_id}", "warning", problem)
+    except FallowError as error:
+        check("store", "error", f"{error.message} — {error.hint}" if error.hint else error.message)
+
+
+def _check_settings(check: Any) -> None:
+    from fallow.settings import SETTINGS, resolve
+
+    resolved = resolve(variable=settings_variable())
+    for problem in resolved.problems:
+        check("settings", "warning", problem)
+    for name, item in resolved.values.items():
+        if item.origin != "default":
+            check(
+                name,
+                "info",
+                f"{item.value} (from {item.origin}{', ' + SETTINGS[name].env if item.origin == 'environment' else ''})",
+            )
+    if not resolved.approval.approvers:
+        check("approvers", "warning", "FALLOW_APPROVERS is not set: any name can approve, recorded as claimed")
+    if os.environ.get("PREFECT_API_URL", "").startswith("http") and not os.environ.get("PREFECT_API_AUTH_STRING"):
+        check("prefect", "warning", "the server asks nobody who they are: set PREFECT_SERVER_API_AUTH_STRING there")

@@ -1,0 +1,394 @@
+"""Commands around a plan: make it, read it, decide it, apply it, take it back, ask why (SPEC §16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fallow.cli.app import (
+    AgentId,
+    ApprovedBy,
+    AsOf,
+    Count,
+    Json,
+    LeaveOut,
+    MemoryId,
+    Reason,
+    Store,
+    ThreadId,
+    UserId,
+    emit,
+    instant,
+    note,
+    open_store,
+    say,
+    scope_of,
+    settings_of,
+    table,
+)
+from fallow.errors import UsageError
+from fallow.times import iso, wall_clock
+
+if TYPE_CHECKING:
+    from fallow.plan import RetentionPlan
+    from fallow.provider import Provider
+
+PlanId = Annotated[str, typer.Argument(help="forget-plan-…, as fallow plans lists it.")]
+
+
+def retention_plan(
+    store: Store = None,
+    agent_id: AgentId = None,
+    memory_id: MemoryId = None,
+    user_id: UserId = None,
+    thread_id: ThreadId = None,
+    unowned: Annotated[bool, typer.Option("--unowned", help="Records without an owner, too (or only).")] = False,
+    as_of: AsOf = None,
+    min_retention: Annotated[float | None, typer.Option("--min-retention", help="Eligible below this, 0..1.")] = None,
+    grace_days: Annotated[float | None, typer.Option("--grace-days", help="Eligible from this age.")] = None,
+    max_candidates: Annotated[int | None, typer.Option("--max-candidates", help="Entries in the plan.")] = None,
+    memory_type: Annotated[list[str] | None, typer.Option("--memory-type", help="Only this type; repeatable.")] = None,
+    no_snapshot: Annotated[bool, typer.Option("--no-snapshot", help="Read every record afresh.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Put the plan before its approver.")] = False,
+    requested_by: Annotated[str | None, typer.Option("--requested-by", help="Who asks, for four eyes.")] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="0 nothing to do, 10 candidates.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Plan which records to suppress: a dry run, stored for its approval."""
+    from fallow.approval import publish as publish_plan
+    from fallow.planner import plan_scope
+    from fallow.provider import Snapshotting
+
+    options = {
+        "retention.min_retention": min_retention,
+        "retention.grace_days": grace_days,
+        "retention.max_candidates": max_candidates,
+        "retention.memory_types": memory_type or None,
+    }
+    at, now = instant(as_of), wall_clock()
+    scope = scope_of(agent_id, memory_id, user_id, thread_id, unowned)
+    with open_store(store, options) as provider:
+        if no_snapshot and isinstance(provider, Snapshotting):
+            provider.snapshot = False
+        settings = settings_of(provider, agent_id, options)
+        plan = plan_scope(provider, settings, scope, as_of=at, now=now, requested_by=requested_by)
+        published: dict[str, Any] = {}
+        if publish and plan.entries:
+            asked = publish_plan(
+                provider, plan, now=now, expiry_hours=settings.retention.expiry_hours, requested_by=requested_by
+            )
+            published = {
+                "publication": {
+                    "waiting": asked.waiting,
+                    "superseded": list(asked.superseded),
+                    "already_open": asked.already_open,
+                }
+            }
+        if not settings.approval.approvers:
+            note("no approvers are configured (FALLOW_APPROVERS): any name can approve, recorded as claimed")
+    if as_json:
+        emit({**plan.document, **published})
+    else:
+        show_plan(plan)
+        if published:
+            say(f"Waiting for approval: {published['publication']['waiting']}")
+    return 10 if detailed_exitcode and plan.entries else 0
+
+
+def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
+    """A plan for people: one sentence, the numbers, what is protected, the lowest records."""
+    counts = plan.counts
+    say(f"{plan.plan_id}")
+    say(
+        f"{plan.scope.label} as of {plan.document['as_of']}: "
+        f"{len(plan.entries)} of {counts['scanned']} records would be suppressed."
+    )
+    say(
+        f"eligible {counts['eligible']}, planned {counts['planned']}, deferred by the cap {counts['deferred']}"
+        + (f", changed while planning {counts['changed_while_planning']}" if counts["changed_while_planning"] else "")
+    )
+    held = {reason: number for reason, number in counts["protected"].items() if number}
+    say("protected: " + (", ".join(f"{reason} {number}" for reason, number in held.items()) or "none"))
+    if counts["breaches"]:
+        say("breaches: " + ", ".join(f"{name} {number}" for name, number in counts["breaches"].items()))
+    coverage = plan.document["coverage"]
+    say(
+        f"importance coverage {coverage['rated']:.0%}, recalled ever {coverage['accessed']:.0%}, "
+        f"effective importance cut {coverage['effective_importance_cut']:.2f}"
+    )
+    say(
+        "policy: "
+        + ", ".join(f"{name}={item['value']} ({item['origin']})" for name, item in plan.document["policy"].items())
+    )
+    if plan.wide:
+        share = plan.document["blast_radius"]["share"]
+        say(f"WIDE: this hides {share:.0%} of its scope; the approval must repeat --count {len(plan.entries)}.")
+    if plan.document["agents"]["left_out"]:
+        say("agents with retention off, left out: " + ", ".join(plan.document["agents"]["left_out"]))
+    if plan.document["agents"]["differing"]:
+        say("agents whose own policy differs from this one: " + ", ".join(plan.document["agents"]["differing"]))
+    if plan.entries:
+        lowest = [
+            (f"{entry.retention:.3f}", entry.memory_type, entry.record_id, entry.reason)
+            for entry in plan.entries[:rows]
+        ]
+        table(f"The {len(lowest)} lowest", ("retention", "type", "record", "why"), lowest, right=("retention",))
+
+
+def _decide(
+    provider: Provider,
+    plan_id: str,
+    verdict: str,
+    approved_by: str,
+    reason: str,
+    leave_out: list[str] | None,
+    count: int | None,
+    now: int,
+) -> Mapping[str, Any]:
+    from fallow.approval import decide
+    from fallow.planner import settings_for
+
+    settings = settings_for(provider, None)
+    decision = decide(
+        provider,
+        plan_id,
+        verdict="approved" if verdict == "approved" else "rejected",
+        approved_by=approved_by,
+        reason=reason,
+        leave_out=leave_out or (),
+        count=count,
+        approval=settings.approval,
+        now=now,
+    )
+    if decision.standing != "claimed":
+        note(f"the approval is recorded as: {decision.standing}")
+    return decision.to_json()
+
+
+def approve(
+    plan_id: PlanId,
+    approved_by: ApprovedBy,
+    reason: Reason = "",
+    leave_out: LeaveOut = None,
+    count: Count = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Record an approval; retention-apply or the waiting run then applies it."""
+    with open_store(store) as provider:
+        decision = _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, wall_clock())
+    if as_json:
+        emit(decision)
+    else:
+        say(f"{decision['plan_id']} approved by {decision['by']}; {len(decision['leave_out'])} records left out.")
+
+
+def reject(
+    plan_id: PlanId, approved_by: ApprovedBy, reason: Reason = "", store: Store = None, as_json: Json = False
+) -> None:
+    """Record a rejection; nothing of the plan will be applied."""
+    with open_store(store) as provider:
+        decision = _decide(provider, plan_id, "rejected", approved_by, reason, None, None, wall_clock())
+    if as_json:
+        emit(decision)
+    else:
+        say(f"{decision['plan_id']} rejected by {decision['by']}.")
+
+
+def retention_apply(
+    plan_id: PlanId,
+    approved_by: ApprovedBy,
+    reason: Reason = "",
+    leave_out: LeaveOut = None,
+    count: Count = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> int:
+    """Approve a plan and suppress exactly what it names, in one step."""
+    from fallow.apply import apply_plan
+
+    now = wall_clock()
+    with open_store(store) as provider:
+        _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now)
+        report = apply_plan(provider, plan_id, now=now)
+    if as_json:
+        emit(report.to_json())
+    else:
+        say(f"{report.plan_id}: {report.state}. {report.applied} suppressed now, {report.already} before.")
+        if not report.applied and report.already:
+            say("This plan had been applied already; nothing was changed.")
+        for title, groups in (("skipped", report.skipped), ("failed", report.failed)):
+            for why, ids in sorted(groups.items()):
+                say(f"  {title}, {why}: {len(ids)} ({', '.join(sorted(ids)[:3])}{', …' if len(ids) > 3 else ''})")
+        if report.unknown:
+            say(f"  unknown: {len(report.unknown)}; run it again to settle them")
+    return {"Stale": 3, "PartiallyApplied": 5}.get(report.state, 0)
+
+
+def plans(store: Store = None, as_json: Json = False) -> None:
+    """List the stored plans and their states."""
+    from fallow.approval import list_plans
+
+    with open_store(store) as provider:
+        found = list_plans(provider, wall_clock())
+    if as_json:
+        emit({"count": len(found), "plans": [plan.to_json() for plan in found]})
+        return
+    rows = [
+        (plan.plan_id, plan.state, str(plan.planned), plan.scope.label, plan.as_of, iso(plan.expires_at))
+        for plan in found
+    ]
+    table(f"{len(found)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
+
+
+def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
+    """Show a stored plan: its document, its state and what was decided."""
+    from fallow.approval import load_plan, stored_plan
+
+    with open_store(store) as provider:
+        plan = load_plan(provider, plan_id)
+        state = stored_plan(provider, plan.plan_id, wall_clock())
+    if as_json:
+        more = state.to_json()
+        emit({**plan.document, "state": more["state"], "decision": more["decision"], "outcome": more["outcome"]})
+        return
+    show_plan(plan, rows=len(plan.entries))
+    say(f"state: {state.state}")
+    if state.decision is not None:
+        decision = state.decision
+        say(f"{decision.verdict} by {decision.by} ({decision.standing}) at {iso(decision.decided_at)}")
+
+
+def suppressed(
+    store: Store = None,
+    agent_id: AgentId = None,
+    memory_id: MemoryId = None,
+    user_id: UserId = None,
+    thread_id: ThreadId = None,
+    as_json: Json = False,
+) -> None:
+    """List what is hidden: record, plan, when, why, by whom."""
+    from fallow.planner import suppressed_records
+
+    with open_store(store) as provider:
+        found = suppressed_records(provider, scope_of(agent_id, memory_id, user_id, thread_id))
+    if as_json:
+        emit({"count": len(found), "records": [item.to_json() for item in found]})
+        return
+    rows = [
+        (i.record_id, i.memory_type, i.suppressed_by or "", i.suppressed_at or "", i.reason or "", i.approver or "")
+        for i in found
+    ]
+    table(f"{len(found)} suppressed records", ("record", "type", "plan", "when", "why", "approver"), rows)
+
+
+def _restored(document: Mapping[str, Any], as_json: bool) -> int:
+    if as_json:
+        emit(document)
+    else:
+        say(f"{document['applied']} restored.")
+        if document["already"]:
+            say(f"{document['already']} had been restored already; nothing was changed for them.")
+        for title in ("skipped", "failed"):
+            for why, ids in document[title].items():
+                say(f"  {title}, {why}: {len(ids)}")
+        if document["unknown"]:
+            say(f"  unknown: {len(document['unknown'])}; run it again to settle them")
+    return 5 if document["failed"] or document["unknown"] else 0
+
+
+def unsuppress(
+    record_id: Annotated[list[str], typer.Argument(help="One record or several of the same type.")],
+    memory_type: Annotated[str, typer.Option("--memory-type", help="The records' memory type.")],
+    approved_by: ApprovedBy,
+    reason: Reason = "",
+    store: Store = None,
+    as_json: Json = False,
+) -> int:
+    """Restore suppressed records by id."""
+    from fallow.approval import check_approver
+    from fallow.errors import RecordNotFoundError
+    from fallow.planner import check_memory_type, settings_for
+    from fallow.provider import RecordKey
+    from fallow.restore import restore_records
+
+    keys = [RecordKey(check_memory_type(memory_type), name) for name in record_id]
+    with open_store(store) as provider:
+        name, _ = check_approver(approved_by, settings_for(provider, None).approval)
+        report = restore_records(provider, keys, approved_by=name, reason=reason, now=wall_clock())
+    if report.skipped.get("gone") and not report.restored and not report.already and len(keys) == 1:
+        raise RecordNotFoundError(
+            f"there is no {memory_type} record '{record_id[0][:80]}' in this store",
+            hint="fallow suppressed lists what is hidden",
+        )
+    return _restored(report.to_json(), as_json)
+
+
+def restore(
+    plan_id: Annotated[str, typer.Option("--plan", help="Restore everything that this plan suppressed.")],
+    approved_by: ApprovedBy,
+    reason: Reason = "",
+    store: Store = None,
+    as_json: Json = False,
+) -> int:
+    """Restore a whole plan; what another plan suppressed since is left alone."""
+    from fallow.approval import check_approver
+    from fallow.planner import settings_for
+    from fallow.restore import plan_keys, restore_records
+
+    with open_store(store) as provider:
+        name, _ = check_approver(approved_by, settings_for(provider, None).approval)
+        report = restore_records(
+            provider,
+            plan_keys(provider, plan_id),
+            approved_by=name,
+            reason=reason,
+            now=wall_clock(),
+            plan_id=plan_id.strip(),
+        )
+    return _restored(report.to_json(), as_json)
+
+
+def explain(
+    record_id: Annotated[str, typer.Argument(help="The record's id.")],
+    memory_type: Annotated[str | None, typer.Option("--memory-type", help="Where two types share the id.")] = None,
+    store: Store = None,
+    agent_id: AgentId = None,
+    as_of: AsOf = None,
+    as_json: Json = False,
+) -> None:
+    """Explain a record: its score, what protects it, when it becomes eligible, what touched it."""
+    from fallow.explain import explain_record
+
+    if not record_id:
+        raise UsageError("the record id is empty", hint="fallow show lists a plan's records")
+    with open_store(store) as provider:
+        document = explain_record(
+            provider,
+            record_id,
+            memory_type=memory_type,
+            settings_of=lambda owner: settings_of(provider, agent_id or owner),
+            as_of=instant(as_of),
+        )
+    if as_json:
+        emit(document)
+        return
+    say(f"{document['memory_type']} {document['record_id']} ({document['retention_state']})")
+    parts = document["score"]
+    say(
+        f"retention {parts['retention']:.3f} = (importance {parts['importance']:.3f} + usage {parts['usage']:.3f} "
+        f"+ recency {parts['recency']:.3f}) / 3, cut {document['policy']['min_retention']['value']:g}"
+    )
+    say(document["verdict"])
+    if document["breaches"]:
+        say("breaches: " + ", ".join(document["breaches"]))
+    if document["cited_by"]:
+        say("cited by: " + ", ".join(document["cited_by"]))
+    for item in document["plans"]:
+        say(f"  plan {item['plan_id']}: {item['state']}")
+    for item in document["journal"]:
+        say(f"  {item['at']}: {item['action']} by {item['actor']} ({item['source']})")

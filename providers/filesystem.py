@@ -14,17 +14,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from fallow.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
 from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import TYPE_ALIASES, Record, read_record, schema
+from fallow.record import TYPE_ALIASES, read_record
 from fallow.times import iso, zone
 from providers import filesystem_files as files
 from providers.filesystem_rows import (
@@ -36,6 +38,8 @@ from providers.filesystem_rows import (
     holds,
     replace_fields,
 )
+from providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
+from providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
 
 #: Folders by which a store is known (STORES.md, Common).
 TYPE_FOLDERS: Final = frozenset(
@@ -56,7 +60,8 @@ TYPE_FOLDERS: Final = frozenset(
         "tool_log",
     }
 )
-BATCH_ROWS: Final = 20_000
+INVALID_NAME: Final = "its file name is no valid record id"
+DUPLICATE: Final = "duplicate id: in the type's folder and in the one of its old name"
 _FSYNC_THREADS: Final = 8
 #: Versions that an agent may put in our way, one after another, before a write is given up.
 _ATTEMPTS: Final = 16
@@ -66,6 +71,8 @@ _ROUNDS: Final = 6
 _VERIFY_AFTER: Final = 0.05
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z", re.ASCII)
 
+#: A folder, by name or by descriptor.
+Place = TypeVar("Place", str, int)
 #: What a write decides on a row as it stands: the fields to set, or an outcome and its detail.
 Decision = Mapping[str, Any] | tuple[str, str]
 
@@ -100,7 +107,8 @@ class FilesystemProvider:
     Args:
         root: the store's folder.
         naive_timezone: IANA zone by memory type for naive creation times.
-        snapshot: keep decision fields in the user's cache folder between scans.
+        snapshot: keep decision fields in the user's cache folder between scans (providers.snapshot).
+        cache_dir: another folder for them; unset: :func:`providers.snapshot.cache_folder`.
         lock_timeout: seconds to wait for the store's lock.
 
     Raises:
@@ -114,10 +122,12 @@ class FilesystemProvider:
         naive_timezone: Mapping[str, str] | None = None,
         *,
         snapshot: bool = True,
+        cache_dir: Path | None = None,
         lock_timeout: float = 10.0,
     ) -> None:
         self.root = Path(os.path.realpath(root))
         self.snapshot = snapshot
+        self._cache_dir = cache_folder() if cache_dir is None else cache_dir
         self._naive_timezone = dict(naive_timezone or {})
         self._zones = {name: zone(value) for name, value in self._naive_timezone.items()}
         if not self.root.is_dir():
@@ -202,7 +212,7 @@ class FilesystemProvider:
         """Where each stem stands: its stem to the descriptors of the folders that hold it, ordered by stem."""
         places: dict[str, list[int]] = {}
         for name, descriptor in folders:
-            for stem in files.list_names(self.root / name, descriptor):
+            for stem in files.list_names(name, descriptor):
                 if stem.startswith(prefix):
                     places.setdefault(stem, []).append(descriptor)
         return dict(sorted(places.items())) if len(folders) > 1 else places
@@ -215,10 +225,10 @@ class FilesystemProvider:
         """
         canonical = TYPE_ALIASES.get(memory_type, memory_type)
         if not files.is_record_id(stem):
-            return Unreadable(RecordKey(canonical, files.printable(stem)), "its file name is no valid record id")
+            return Unreadable(RecordKey(canonical, files.printable(stem)), INVALID_NAME)
         key = RecordKey(canonical, stem)
         if len(places) > 1:
-            return Unreadable(key, "duplicate id: in the type's folder and in the one of its old name")
+            return Unreadable(key, DUPLICATE)
         try:
             data = files.read_file(places[0], stem + files.SUFFIX).data
             row = decode_row(data)
@@ -238,27 +248,91 @@ class FilesystemProvider:
 
     def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
         canonical = TYPE_ALIASES.get(memory_type, memory_type)
-        naive_zone = self._zones.get(canonical, zone("UTC"))
-        with self._open(memory_type) as folders:
-            places = self._list(folders)
-            records: list[Record] = []
-            vectors: list[Any] = []
-            bad: list[Unreadable] = []
-            for stem, where in places.items():
-                row = self._read(memory_type, stem, where)
-                if row is None:
-                    continue
-                if isinstance(row, Unreadable):
-                    bad.append(row)
-                else:
-                    records.append(read_record(row, canonical, stem, naive_zone))
-                    if "embedding" in columns:
-                        vectors.append(row.get("embedding"))
-                if len(records) >= BATCH_ROWS:
-                    yield Batch(_frame(records, columns, vectors), tuple(bad))
-                    records, vectors, bad = [], [], []
-            if records or bad:
-                yield Batch(_frame(records, columns, vectors), tuple(bad))
+        kept = self._snapshot_of(canonical) if LARGE_COLUMNS.isdisjoint(columns) else None
+        with self._open(canonical) as folders:
+            if not folders:
+                return
+            if kept is None:
+                yield from self._scan_files(canonical, folders, columns)
+            else:
+                yield from self._scan_changed(canonical, folders, columns, kept)
+
+    def _snapshot_of(self, memory_type: str) -> Snapshot | None:
+        if not self.snapshot or self._cache_dir is None:
+            return None
+        place = Path(os.path.realpath(self._cache_dir))
+        if place == self.root or self.root in place.parents:
+            return None
+        return Snapshot(place, self.identity(), memory_type, self._naive_timezone.get(memory_type, "UTC"))
+
+    def _reader(self, memory_type: str, columns: Sequence[str]) -> RecordReader:
+        naive_zone = self._zones.get(memory_type, UTC)
+        return RecordReader(memory_type, naive_zone, text="text" in columns, vectors="embedding" in columns)
+
+    def _scan_files(self, memory_type: str, folders: list[tuple[str, int]], columns: Sequence[str]) -> Iterator[Batch]:
+        """Reads every file, in the order of the ids."""
+        places, odd = _sort_out(memory_type, self._list(folders))
+        reader = self._reader(memory_type, columns)
+        stems = list(places)
+        step = BATCH_VECTORS if "embedding" in columns else BATCH_ROWS
+        for begin in range(0, len(stems), step):
+            into = Columns()
+            for folder, run in groupby(stems[begin : begin + step], places.__getitem__):
+                reader.read(folder, run, into)
+            yield Batch(
+                into.frame(columns),
+                tuple(Unreadable(RecordKey(memory_type, stem), why) for stem, why, _ in into.unreadable),
+            )
+        if odd:
+            yield Batch(Columns().frame(columns), tuple(odd))
+
+    def _scan_changed(
+        self, memory_type: str, folders: list[tuple[str, int]], columns: Sequence[str], kept: Snapshot
+    ) -> Iterator[Batch]:
+        """Reads the files that changed since they were last read; the others come from the snapshot."""
+        import polars as pl
+
+        began = time.time_ns()
+        versions = {name: files.list_versions(name, descriptor) for name, descriptor in folders}
+        located: dict[str, list[str]] = {}
+        for name, found in versions.items():
+            for stem in found:
+                located.setdefault(stem, []).append(name)
+        places, odd = _sort_out(memory_type, located)
+        listed = [(stem, name, versions[name][stem]) for stem, name in places.items()]
+        listing = pl.DataFrame(
+            {
+                "record_id": [stem for stem, _, _ in listed],
+                "folder": [name for _, name, _ in listed],
+                "mtime_ns": [status.st_mtime_ns for _, _, status in listed],
+                "size": [status.st_size for _, _, status in listed],
+                "inode": [status.st_ino for _, _, status in listed],
+            },
+            schema=file_schema(),
+        )
+        match_on = list(file_schema())
+        old = kept.load()
+        if old is None:
+            old = pl.DataFrame(schema=snapshot_schema())
+        known = old.join(listing, on=match_on, how="semi")
+        changed = listing.join(old, on=match_on, how="anti")
+        reader = self._reader(memory_type, columns)
+        parts = [known]
+        for name, descriptor in folders:
+            stems = changed.filter(pl.col("folder") == name)["record_id"].to_list()
+            for begin in range(0, len(stems), BATCH_ROWS):
+                into = Columns()
+                reader.read(descriptor, stems[begin : begin + BATCH_ROWS], into)
+                parts.append(into.versions(name))
+        whole = pl.concat(parts).sort("record_id")
+        if changed.height or known.height != old.height:
+            kept.store(whole.filter(pl.col("mtime_ns") < began - UNSETTLED_NS))
+        for part in whole.iter_slices(BATCH_ROWS):
+            records = part.filter(pl.col("reason").is_null()).select(columns)
+            bad = part.filter(pl.col("reason").is_not_null()).select("record_id", "reason").rows()
+            yield Batch(records, tuple(Unreadable(RecordKey(memory_type, stem), why) for stem, why in bad))
+        if odd:
+            yield Batch(whole.select(columns).clear(), tuple(odd))
 
     def fetch(self, memory_type: str, record_ids: Iterable[str]) -> dict[str, Row | Unreadable]:
         found: dict[str, Row | Unreadable] = {}
@@ -342,7 +416,7 @@ class FilesystemProvider:
             return
         where = _where(write.key.record_id, folders)
         if len(where) > 1:
-            write.end("failed", "duplicate id: in the type's folder and in the one of its old name")
+            write.end("failed", DUPLICATE)
         elif not folders:
             write.end("gone")
         else:
@@ -519,14 +593,18 @@ def _exists(folder: int, record_id: str) -> bool:
     return True
 
 
-def _frame(records: list[Record], columns: Sequence[str], vectors: list[Any]) -> Any:
-    import polars as pl
-
-    types = schema()
-    data: dict[str, Any] = {
-        name: vectors if name == "embedding" else [getattr(record, name) for record in records] for name in columns
-    }
-    return pl.DataFrame(data, schema={name: types[name] for name in columns})
+def _sort_out(memory_type: str, places: Mapping[str, list[Place]]) -> tuple[dict[str, Place], list[Unreadable]]:
+    """The one place of each id, in order; and the files that cannot be records, whatever is in them."""
+    good: dict[str, Place] = {}
+    odd: list[Unreadable] = []
+    for stem in sorted(places):
+        if not files.is_record_id(stem):
+            odd.append(Unreadable(RecordKey(memory_type, files.printable(stem)), INVALID_NAME))
+        elif len(places[stem]) > 1:
+            odd.append(Unreadable(RecordKey(memory_type, stem), DUPLICATE))
+        else:
+            good[stem] = places[stem][0]
+    return good, odd
 
 
 def _patching(patch: Patch) -> _Write:
@@ -548,7 +626,7 @@ def _touching(key: RecordKey, now: int) -> _Write:
 
     def settled(row: Row, changes: Mapping[str, Any]) -> bool:
         record = read_record(row, key.memory_type, key.record_id)
-        return record.access_count >= changes["access_count"]
+        return record.access_count >= int(changes["access_count"])
 
     return _Write(key, decide, settled)
 

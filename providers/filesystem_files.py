@@ -38,7 +38,7 @@ _TEMP_PREFIX: Final = ".fallow-"
 _TEMP_SUFFIX: Final = ".tmp"
 #: Temp files older than this belong to a run that was killed.
 _LEFTOVER_AGE_NS: Final = 3_600 * 1_000_000_000
-_READ_FLAGS: Final = (
+READ_FLAGS: Final = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
 _NO_DATA: Final = frozenset({errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -107,7 +107,7 @@ def read_file(folder: int, name: str) -> Content:
         OSError: it cannot be read.
     """
     try:
-        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO, errno.EMLINK}:
             raise OddFileError from error
@@ -128,16 +128,31 @@ def read_file(folder: int, name: str) -> Content:
     return Content(data, status)
 
 
-def list_names(path: Path, folder: int) -> list[str]:
-    """The stems of all record files of a folder, sorted.
-
-    A folder that changed while it was listed is listed again and the answers joined: what is replaced
-    in between can be missed by one listing on some file systems. Stems may hold undecodable bytes.
+def list_names(where: str, folder: int) -> list[str]:
+    """The stems of all record files of a folder, sorted; they may hold undecodable bytes.
 
     Raises:
         StoreUnreadableError: the listing failed.
     """
-    stems: set[str] = set()
+    return sorted(_list(where, folder, with_status=False))
+
+
+def list_versions(where: str, folder: int) -> dict[str, os.stat_result]:
+    """As :func:`list_names`, with each file's status.
+
+    Raises:
+        StoreUnreadableError: the listing failed.
+    """
+    return {stem: status for stem, status in _list(where, folder, with_status=True).items() if status is not None}
+
+
+def _list(where: str, folder: int, *, with_status: bool) -> dict[str, os.stat_result | None]:
+    """Stems, and each one's status where asked.
+
+    A folder that changed while it was listed is listed again and the answers are joined: what is replaced
+    in between can be missed by one listing on some file systems.
+    """
+    found: dict[str, os.stat_result | None] = {}
     try:
         for _ in range(4):
             before = os.fstat(folder).st_mtime_ns
@@ -145,12 +160,18 @@ def list_names(path: Path, folder: int) -> list[str]:
                 for entry in entries:
                     name = entry.name
                     if name.endswith(SUFFIX) and name[0] != "." and name != INDEX_NAME:
-                        stems.add(name[:-5])
+                        status = None
+                        if with_status:
+                            try:
+                                status = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue
+                        found[name[:-5]] = status
             if os.fstat(folder).st_mtime_ns == before:
                 break
     except OSError as error:
-        raise unreadable(path.name, error) from error
-    return sorted(stems)
+        raise unreadable(where, error) from error
+    return found
 
 
 def temp_name() -> str:
@@ -207,7 +228,7 @@ def _copy_attributes(folder: int, source: str, descriptor: int) -> None:
     if not hasattr(os, "listxattr"):
         return
     with contextlib.suppress(OSError):
-        old = os.open(source, _READ_FLAGS, dir_fd=folder)
+        old = os.open(source, READ_FLAGS, dir_fd=folder)
         try:
             for attribute in os.listxattr(old):
                 with contextlib.suppress(OSError):

@@ -11,9 +11,9 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC
 from hashlib import sha256
 from itertools import groupby
@@ -22,23 +22,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from fallow.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
-from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import TYPE_ALIASES, read_record
-from fallow.times import iso, zone
+from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Status, Unreadable
+from fallow.record import TYPE_ALIASES
+from fallow.times import zone
 from providers import filesystem_files as files
-from providers.filesystem_rows import (
-    NotARowError,
-    contradicts,
-    decode_row,
-    encode_row,
-    encode_value,
-    holds,
-    replace_fields,
-)
+from providers.filesystem_index import add_to_index, remove_from_index
+from providers.filesystem_rows import NotARowError, contradicts, decode_row, encode_row
 from providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
+from providers.filesystem_writing import Write, patching, purge, touching
 from providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
 
 #: Folders by which a store is known (STORES.md, Common).
@@ -63,8 +55,6 @@ TYPE_FOLDERS: Final = frozenset(
 INVALID_NAME: Final = "its file name is no valid record id"
 DUPLICATE: Final = "duplicate id: in the type's folder and in the one of its old name"
 _FSYNC_THREADS: Final = 8
-#: Versions that an agent may put in our way, one after another, before a write is given up.
-_ATTEMPTS: Final = 16
 #: Times that a landed write is put back after an agent's stale write took it away.
 _ROUNDS: Final = 6
 #: Seconds after which an agent's write that was under way when ours landed has landed too.
@@ -73,32 +63,6 @@ _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z", re.ASCII)
 
 #: A folder, by name or by descriptor.
 Place = TypeVar("Place", str, int)
-#: What a write decides on a row as it stands: the fields to set, or an outcome and its detail.
-Decision = Mapping[str, Any] | tuple[str, str]
-
-
-@dataclass(slots=True, eq=False)
-class _Write:
-    """One record's change on its way: what it was decided on, and the temp file that carries it."""
-
-    key: RecordKey
-    decide: Callable[[Row], Decision]
-    settled: Callable[[Row, Mapping[str, Any]], bool]
-    folder: int = -1
-    seen: files.Content | None = None
-    data: bytes = b""
-    temp: str = ""
-    inode: int = 0
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    outcome: Outcome | None = None
-    refusal: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.key.record_id + files.SUFFIX
-
-    def end(self, status: Any, detail: str = "") -> None:
-        self.outcome = Outcome(self.key, status, detail)
 
 
 class FilesystemProvider:
@@ -173,7 +137,11 @@ class FilesystemProvider:
 
     def identity(self) -> str:
         """A hash over the folder's real path and its inode: another for a copy, also in the same place later."""
-        text = f"{self.root}\0{self.root.stat().st_ino}"
+        try:
+            inode = self.root.stat().st_ino
+        except OSError as error:
+            raise StoreNotFoundError(f"the folder {self.root} is no longer there: {files.reason(error)}") from error
+        text = f"{self.root}\0{inode}"
         return "filesystem:" + sha256(os.fsencode(text)).hexdigest()[:24]
 
     def close(self) -> None:
@@ -355,15 +323,20 @@ class FilesystemProvider:
     # Writing
 
     def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
-        return self._write([_patching(patch) for patch in patches])
+        return self._write([patching(patch) for patch in patches])
 
     def touch_many(self, memory_type: str, record_ids: Sequence[str], now: int) -> list[Outcome]:
         canonical = TYPE_ALIASES.get(memory_type, memory_type)
-        return self._write([_touching(RecordKey(canonical, record_id), now) for record_id in record_ids])
+        return self._write([touching(RecordKey(canonical, record_id), now) for record_id in record_ids])
 
-    def _write(self, writes: list[_Write]) -> list[Outcome]:
-        """Writes each record's change, in order for records named twice, and gives their outcomes in order."""
-        waves: list[list[_Write]] = []
+    def _write(self, writes: list[Write]) -> list[Outcome]:
+        """Writes each record's change and gives the outcomes in order; a record named twice is written twice.
+
+        Raises:
+            StoreUnwritableError: the store refused every write there was to do.
+            StoreBusyError: its lock did not become free and nothing was written.
+        """
+        waves: list[list[Write]] = []
         seen: dict[RecordKey, int] = {}
         for write in writes:
             turn = seen.get(write.key, 0)
@@ -373,178 +346,137 @@ class FilesystemProvider:
             waves[turn].append(write)
         for wave in waves:
             self._write_wave(wave)
-        outcomes = [write.outcome or Outcome(write.key, "unknown") for write in writes]
-        refused = [write.refusal for write in writes if write.refusal]
-        if refused and not any(outcome.status in {"applied", "already"} for outcome in outcomes):
-            self._refuse_all(writes, refused[0])
-        return outcomes
+        refusals = [write.refusal for write in writes if write.refusal]
+        if refusals and all(
+            write.refusal or (write.outcome is not None and write.outcome.status in {"gone", "changed"})
+            for write in writes
+        ):
+            raise _unwritable(refusals[0])
+        return [write.outcome or Outcome(write.key, "unknown") for write in writes]
 
-    def _refuse_all(self, writes: list[_Write], number: int) -> None:
-        """Raises where the store took no write at all and none failed for a reason of its own."""
-        if all(write.refusal or (write.outcome and write.outcome.status in {"gone", "changed"}) for write in writes):
-            raise StoreUnwritableError(
-                f"the store refuses writes: {os.strerror(number).lower()}",
-                hint="nothing was written; check the disk, the mount and the folder's permissions",
-            )
-
-    def _write_wave(self, writes: list[_Write]) -> None:
+    def _write_wave(self, writes: list[Write]) -> None:
         with contextlib.ExitStack() as stack:
             opened: dict[str, list[tuple[str, int]]] = {}
             for write in writes:
                 memory_type = write.key.memory_type
                 if memory_type not in opened:
                     opened[memory_type] = stack.enter_context(self._open(memory_type))
-                    for name, descriptor in opened[memory_type]:
-                        self._sweep(name, descriptor)
-                self._locate(write, opened[memory_type])
+                    self._sweep(opened[memory_type])
+                _locate(write, opened[memory_type])
             live = [write for write in writes if write.outcome is None]
             try:
-                self._prepare_all(live)
+                _prepare_all(live)
                 self._land_all([write for write in live if write.outcome is None])
             finally:
                 for write in live:
-                    _drop(write)
+                    write.drop()
 
-    def _sweep(self, name: str, descriptor: int) -> None:
-        if name not in self._swept:
-            self._swept.add(name)
-            files.sweep_leftovers(descriptor)
+    def _sweep(self, folders: list[tuple[str, int]]) -> None:
+        """Clears old temp files of killed runs away, once a folder."""
+        for name, descriptor in folders:
+            if name not in self._swept:
+                self._swept.add(name)
+                files.sweep_leftovers(descriptor)
 
-    def _locate(self, write: _Write, folders: list[tuple[str, int]]) -> None:
-        if not files.is_record_id(write.key.record_id):
-            write.end("failed", "invalid record id: the store cannot hold it")
-            return
-        where = _where(write.key.record_id, folders)
-        if len(where) > 1:
-            write.end("failed", DUPLICATE)
-        elif not folders:
-            write.end("gone")
-        else:
-            write.folder = where[0]
-
-    def _prepare_all(self, writes: list[_Write]) -> None:
-        if len(writes) == 1:
-            _prepare(writes[0])
-        elif writes:
-            with ThreadPoolExecutor(min(_FSYNC_THREADS, len(writes))) as pool:
-                list(pool.map(_prepare, writes))
-
-    def _land_all(self, writes: list[_Write]) -> None:
+    def _land_all(self, writes: list[Write]) -> None:
+        """Lands prepared writes a lock's holding at a time, and puts back what stale writes take away."""
+        begun = False
         for _ in range(_ROUNDS):
-            if not writes:
-                return
             queue = deque(writes)
-            landed: list[_Write] = []
+            landed: list[Write] = []
             while queue:
                 try:
                     with self._lock.hold() as leave_at:
-                        while queue and (not landed or time.monotonic() < leave_at):
+                        begun = True
+                        while queue:
                             write = queue.popleft()
-                            _land(write)
+                            write.land()
                             if write.outcome is None:
                                 landed.append(write)
-                except StoreBusyError as busy:
-                    if not landed and all(write.outcome is None for write in writes):
+                            if time.monotonic() > leave_at:
+                                break
+                except (StoreBusyError, StoreUnwritableError) as error:
+                    if not begun:
                         raise
-                    for write in queue:
-                        write.end("failed", busy.message)
-                    break
+                    while queue:
+                        queue.popleft().end("failed", error.message)
             for folder in {write.folder for write in landed}:
                 with contextlib.suppress(OSError):
                     os.fsync(folder)
             if not landed:
                 return
             time.sleep(_VERIFY_AFTER)
-            again = []
             for write in landed:
-                _verify(write)
-                if write.outcome is None:
-                    again.append(write)
-            self._prepare_all(again)
-            writes = [write for write in again if write.outcome is None]
+                write.verify()
+            writes = [write for write in landed if write.outcome is None]
+            _prepare_all(writes)
+            writes = [write for write in writes if write.outcome is None]
+            if not writes:
+                return
         for write in writes:
             write.end("failed", "another writer took the change back each time")
 
     def insert(self, memory_type: str, rows: Sequence[Row]) -> list[Outcome]:
         canonical = TYPE_ALIASES.get(memory_type, memory_type)
-        outcomes: list[Outcome | None] = [None] * len(rows)
-        if not rows:
-            return []
-        keys = [RecordKey(canonical, row["_id"] if isinstance(row.get("_id"), str) else "") for row in rows]
-        for number, key in enumerate(keys):
+        insertions = [_Insertion(RecordKey(canonical, _id_of(row)), row) for row in rows]
+        for insertion in insertions:
             if not _TYPE_NAME.match(canonical):
-                outcomes[number] = Outcome(key, "failed", "invalid memory type: the store cannot hold it")
-            elif not files.is_record_id(key.record_id):
-                outcomes[number] = Outcome(key, "failed", "invalid record id: the store cannot hold it")
-        todo = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        if not todo:
-            return [outcome for outcome in outcomes if outcome is not None]
-        refusals: list[int] = []
-        with contextlib.ExitStack() as stack:
-            folders = stack.enter_context(self._open(canonical))
-            if not folders:
-                self._make_folder(canonical)
-                folders = stack.enter_context(self._open(canonical))
-            _, home = folders[0]
-            for name, descriptor in folders:
-                self._sweep(name, descriptor)
-            temps: dict[int, str] = {}
-            stack.callback(_remove_all, home, temps)
+                insertion.end("failed", "invalid memory type: the store cannot hold it")
+            elif not files.is_record_id(insertion.key.record_id):
+                insertion.end("failed", "invalid record id: the store cannot hold it")
+        todo = [insertion for insertion in insertions if insertion.outcome is None]
+        if todo:
+            with self._open(canonical) as folders:
+                if folders:
+                    self._insert(todo, folders)
+                else:
+                    self._make_folder(canonical)
+                    with self._open(canonical) as made:
+                        self._insert(todo, made)
+        return [insertion.outcome or Outcome(insertion.key, "unknown") for insertion in insertions]
 
-            def prepare(number: int) -> None:
-                key = keys[number]
-                try:
-                    temps[number] = files.write_temp(home, encode_row(rows[number], key.record_id))
-                except ValueError as error:
-                    outcomes[number] = Outcome(key, "failed", f"a value is {error}")
-                except OSError as error:
-                    outcomes[number] = Outcome(key, "failed", files.reason(error))
-                    if error.errno in files.REFUSALS:
-                        refusals.append(error.errno or 0)
-
-            with ThreadPoolExecutor(min(_FSYNC_THREADS, len(todo))) as pool:
-                list(pool.map(prepare, todo))
-            queue = deque(number for number in todo if outcomes[number] is None)
+    def _insert(self, insertions: list[_Insertion], folders: list[tuple[str, int]]) -> None:
+        """Writes new rows into the first folder unless any of them has the id, then the folder's index."""
+        home = folders[0][1]
+        like = os.fstat(home)
+        self._sweep(folders)
+        try:
+            with ThreadPoolExecutor(min(_FSYNC_THREADS, len(insertions))) as pool:
+                list(pool.map(lambda insertion: insertion.prepare(home, like), insertions))
+            refusals = [insertion.refusal for insertion in insertions if insertion.refusal]
+            if len(refusals) == len(insertions):
+                raise _unwritable(refusals[0])
+            queue = deque(insertion for insertion in insertions if insertion.outcome is None)
+            begun = False
             while queue:
-                with self._lock.hold() as leave_at:
-                    placed: list[tuple[str, int]] = []
-                    while queue and (not placed or time.monotonic() < leave_at):
-                        number = queue.popleft()
-                        key = keys[number]
-                        try:
-                            elsewhere = [where for _, where in folders[1:] if _exists(where, key.record_id)]
-                            if not elsewhere and files.place(home, temps[number], key.record_id + files.SUFFIX):
-                                del temps[number]
-                                outcomes[number] = Outcome(key, "applied")
-                            else:
-                                outcomes[number] = Outcome(key, "already")
-                            placed.append((key.record_id, elsewhere[0] if elsewhere else home))
-                        except OSError as error:
-                            outcomes[number] = Outcome(key, "failed", files.reason(error))
-                    self._index(folders, placed)
+                try:
+                    with self._lock.hold() as leave_at:
+                        begun = True
+                        done: list[_Insertion] = []
+                        while queue:
+                            insertion = queue.popleft()
+                            insertion.place([descriptor for _, descriptor in folders])
+                            done.append(insertion)
+                            if time.monotonic() > leave_at:
+                                break
+                        _list_in_index(done)
+                except (StoreBusyError, StoreUnwritableError) as error:
+                    if not begun:
+                        raise
+                    while queue:
+                        queue.popleft().end("failed", error.message)
             with contextlib.suppress(OSError):
                 os.fsync(home)
-        if refusals and len(refusals) == len(todo):
-            raise StoreUnwritableError(
-                f"the store refuses writes: {os.strerror(refusals[0]).lower()}",
-                hint="nothing was written; check the disk, the mount and the folder's permissions",
-            )
-        return [outcome for outcome in outcomes if outcome is not None]
+        finally:
+            for insertion in insertions:
+                insertion.drop()
 
     def _make_folder(self, name: str) -> None:
         try:
             (self.root / name).mkdir(exist_ok=True)
         except OSError as error:
-            raise StoreUnwritableError(
-                f"the folder {name} cannot be created: {files.reason(error)}", hint="check the store's permissions"
-            ) from error
-
-    def _index(self, folders: list[tuple[str, int]], placed: list[tuple[str, int]]) -> None:
-        """Adds records to their folders' index where they are missing there; the lock is held."""
-        for _, folder in folders:
-            ids = [record_id for record_id, where in placed if where == folder]
-            if ids:
-                _add_to_index(folder, ids)
+            raise _unwritable(error.errno or 0) from error
+        files.adopt(self.root / name, self.root.stat())
 
     def purge_cache(self, expected: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
         outcomes: dict[str, Outcome] = {}
@@ -553,44 +485,130 @@ class FilesystemProvider:
             if not folders:
                 return [Outcome(RecordKey("semantic_cache", record_id), "gone") for record_id in expected]
             folder = folders[0][1]
+            self._sweep(folders)
             while queue:
-                with self._lock.hold() as leave_at:
-                    removed: list[str] = []
-                    first = True
-                    while queue and (first or time.monotonic() < leave_at):
-                        first = False
+                try:
+                    with self._lock.hold() as leave_at:
+                        removed: list[str] = []
+                        while queue:
+                            record_id = queue.popleft()
+                            outcomes[record_id] = purge(folder, record_id, expected[record_id])
+                            if outcomes[record_id].status in {"applied", "gone"}:
+                                removed.append(record_id)
+                            if time.monotonic() > leave_at:
+                                break
+                        # An entry left in the index is one that the agent finds gone, so this may fail.
+                        with contextlib.suppress(OSError):
+                            remove_from_index(folder, removed)
+                except (StoreBusyError, StoreUnwritableError) as error:
+                    if not outcomes:
+                        raise
+                    while queue:
                         record_id = queue.popleft()
-                        outcome = _purge(folder, record_id, expected[record_id])
-                        outcomes[record_id] = outcome
-                        if outcome.status in {"applied", "gone"} and files.is_record_id(record_id):
-                            removed.append(record_id)
-                    if removed:
-                        _remove_from_index(folder, removed)
+                        outcomes[record_id] = Outcome(RecordKey("semantic_cache", record_id), "failed", error.message)
             with contextlib.suppress(OSError):
                 os.fsync(folder)
         return [outcomes[record_id] for record_id in expected]
 
 
-def _remove_all(folder: int, temps: dict[int, str]) -> None:
-    for temp in temps.values():
-        with contextlib.suppress(OSError):
-            files.remove(folder, temp)
+@dataclass(slots=True, eq=False)
+class _Insertion:
+    """One new row on its way: its temp file, and the folder that holds its id in the end."""
+
+    key: RecordKey
+    row: Row
+    folder: int = -1
+    temp: str = ""
+    holder: int = -1
+    outcome: Outcome | None = None
+    refusal: int = 0
+
+    def end(self, status: Status, detail: str = "") -> None:
+        self.outcome = Outcome(self.key, status, detail)
+
+    def drop(self) -> None:
+        if self.temp:
+            with contextlib.suppress(OSError):
+                files.remove(self.folder, self.temp)
+            self.temp = ""
+
+    def prepare(self, folder: int, like: os.stat_result) -> None:
+        """Writes the row to a temp file that belongs to whom the folder belongs."""
+        self.folder = folder
+        try:
+            self.temp = files.write_temp(folder, encode_row(self.row, self.key.record_id), new_in=like)
+        except ValueError as error:
+            self.end("failed", f"a value is {error}")
+        except OSError as error:
+            self.end("failed", files.reason(error))
+            self.refusal = error.errno if error.errno in files.REFUSALS else 0
+
+    def place(self, folders: list[int]) -> None:
+        """Gives the row its name unless the id is taken; the lock is held."""
+        name = self.key.record_id + files.SUFFIX
+        try:
+            taken = [folder for folder in folders if files.exists(folder, name)]
+            if not taken and files.place(self.folder, self.temp, name):
+                self.temp = ""
+                self.holder = self.folder
+                self.end("applied")
+            else:
+                self.holder = taken[0] if taken else self.folder
+                self.end("already")
+        except OSError as error:
+            self.end("failed", files.reason(error))
+
+
+def _list_in_index(insertions: list[_Insertion]) -> None:
+    """Adds rows to their folders' index where it lacks them, those of an earlier, interrupted call too."""
+    for folder in {insertion.holder for insertion in insertions if insertion.holder >= 0}:
+        held = [insertion for insertion in insertions if insertion.holder == folder]
+        try:
+            add_to_index(folder, [insertion.key.record_id for insertion in held])
+        except OSError as error:
+            for insertion in held:
+                insertion.end("unknown", f"stored, but the folder's index could not be written: {files.reason(error)}")
+
+
+def _id_of(row: Row) -> str:
+    stored = row.get("_id")
+    return stored if isinstance(stored, str) else ""
+
+
+def _unwritable(number: int) -> StoreUnwritableError:
+    return StoreUnwritableError(
+        f"the store refuses writes: {os.strerror(number).lower()}",
+        hint="nothing was written; check the disk, the mount and the folder's permissions",
+    )
+
+
+def _locate(write: Write, folders: list[tuple[str, int]]) -> None:
+    """Sets the folder that holds the record, or ends the write."""
+    if not files.is_record_id(write.key.record_id):
+        write.end("failed", "invalid record id: the store cannot hold it")
+    elif not folders:
+        write.end("gone")
+    else:
+        where = _where(write.key.record_id, folders)
+        if len(where) > 1:
+            write.end("failed", DUPLICATE)
+        write.folder = where[0]
+
+
+def _prepare_all(writes: list[Write]) -> None:
+    if len(writes) == 1:
+        writes[0].prepare()
+    elif writes:
+        with ThreadPoolExecutor(min(_FSYNC_THREADS, len(writes))) as pool:
+            list(pool.map(Write.prepare, writes))
 
 
 def _where(record_id: str, folders: list[tuple[str, int]]) -> list[int]:
     """The folders that hold the record; the first of several where none does."""
     if len(folders) == 1:
         return [folders[0][1]]
-    found = [descriptor for _, descriptor in folders if _exists(descriptor, record_id)]
+    found = [descriptor for _, descriptor in folders if files.exists(descriptor, record_id + files.SUFFIX)]
     return found or [descriptor for _, descriptor in folders[:1]]
-
-
-def _exists(folder: int, record_id: str) -> bool:
-    try:
-        os.stat(record_id + files.SUFFIX, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _sort_out(memory_type: str, places: Mapping[str, list[Place]]) -> tuple[dict[str, Place], list[Unreadable]]:
@@ -605,257 +623,3 @@ def _sort_out(memory_type: str, places: Mapping[str, list[Place]]) -> tuple[dict
         else:
             good[stem] = places[stem][0]
     return good, odd
-
-
-def _patching(patch: Patch) -> _Write:
-    def decide(row: Row) -> Decision:
-        return patch.changes if holds(row, patch.expected) else ("changed", "a requirement no longer holds")
-
-    return _Write(patch.key, decide, holds)
-
-
-def _touching(key: RecordKey, now: int) -> _Write:
-    def decide(row: Row) -> Decision:
-        record = read_record(row, key.memory_type, key.record_id)
-        if record.retention_state == "suppressed":
-            return ("changed", "suppressed")
-        changes: dict[str, Any] = {"access_count": record.access_count + 1}
-        if record.last_accessed_at is None or now > record.last_accessed_at:
-            changes["last_accessed_at"] = iso(now)
-        return changes
-
-    def settled(row: Row, changes: Mapping[str, Any]) -> bool:
-        record = read_record(row, key.memory_type, key.record_id)
-        return record.access_count >= int(changes["access_count"])
-
-    return _Write(key, decide, settled)
-
-
-def _drop(write: _Write) -> None:
-    """Removes the write's temp file, if there is one."""
-    if write.temp:
-        with contextlib.suppress(OSError):
-            files.remove(write.folder, write.temp)
-        write.temp = ""
-
-
-def _load(write: _Write) -> Row | None:
-    """The record as it stands, kept as what the write was decided on; None ends the write with its outcome."""
-    try:
-        write.seen = files.read_file(write.folder, write.name)
-        row = decode_row(write.seen.data)
-    except FileNotFoundError:
-        write.end("gone")
-        return None
-    except files.OddFileError:
-        write.end("failed", "unreadable: no regular file")
-        return None
-    except NotARowError as error:
-        write.end("failed", f"unreadable: {error}")
-        return None
-    except OSError as error:
-        write.end("failed", files.reason(error))
-        return None
-    if contradicts(row.get("_id"), write.key.record_id):
-        write.end("failed", "unreadable: its _id names another record")
-        return None
-    return row
-
-
-def _prepare(write: _Write) -> None:
-    """Decides on the record as it stands and writes the temp file that carries the change."""
-    _drop(write)
-    row = _load(write)
-    if row is None or write.seen is None:
-        return
-    decision = write.decide(row)
-    if isinstance(decision, tuple):
-        write.end(*decision)
-        return
-    write.changes = decision
-    try:
-        write.data = replace_fields(write.seen.data, decision)
-        write.temp = files.write_temp(write.folder, write.data, write.seen.status, write.name)
-        write.inode = os.stat(write.temp, dir_fd=write.folder).st_ino
-    except ValueError as error:
-        write.end("failed", f"a value is {error}")
-    except OSError as error:
-        write.end("failed", files.reason(error))
-        if error.errno in files.REFUSALS:
-            write.refusal = error.errno or 0
-
-
-def _same_file(left: files.Content, right: files.Content) -> bool:
-    """Whether nothing happened to a file between two readings."""
-    return left.data == right.data and (left.status.st_mode, left.status.st_uid, left.status.st_gid) == (
-        right.status.st_mode,
-        right.status.st_uid,
-        right.status.st_gid,
-    )
-
-
-def _land(write: _Write) -> None:
-    """Puts the prepared file in the record's place; the lock is held. Ends the write unless it landed."""
-    for _ in range(_ATTEMPTS):
-        if write.outcome is not None or write.seen is None:
-            return
-        try:
-            now = files.read_file(write.folder, write.name)
-            if not _same_file(now, write.seen):
-                _prepare(write)
-                continue
-            if not files.exchange(write.folder, write.temp, write.name):
-                files.replace(write.folder, write.temp, write.name)
-                write.temp = ""
-                return
-            if _settle_exchange(write):
-                return
-            _prepare(write)
-        except FileNotFoundError:
-            write.end("gone")
-        except files.OddFileError:
-            write.end("failed", "unreadable: no regular file")
-        except OSError as error:
-            write.end("failed", files.reason(error))
-    if write.outcome is None:
-        write.end("failed", "another writer changes the record too fast")
-
-
-def _mark(folder: int, name: str) -> tuple[int, bytes | None]:
-    """What tells one version of a file from another: its inode and its bytes, None for no regular file."""
-    try:
-        content = files.read_file(folder, name)
-    except files.OddFileError:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino, None
-    return content.status.st_ino, content.data
-
-
-def _settle_exchange(write: _Write) -> bool:
-    """After an exchange: True where what came out is what the change was decided on.
-
-    Otherwise another writer was faster. Its version goes back in exchange for ours; should yet another
-    have landed meanwhile, that one comes out instead and goes back in turn, until what comes out is what
-    was put in last: then the newest foreign version stands. A record deleted meanwhile stays deleted.
-
-    Raises:
-        FileNotFoundError: the record was deleted meanwhile.
-    """
-    out = _mark(write.folder, write.temp)
-    if write.seen is not None and out[1] == write.seen.data:
-        _drop(write)
-        return True
-    last: tuple[int, bytes | None] = (write.inode, write.data)
-    while True:
-        put = out
-        files.exchange(write.folder, write.temp, write.name)
-        out = _mark(write.folder, write.temp)
-        if out == last:
-            break
-        last = put
-    _drop(write)
-    return False
-
-
-def _verify(write: _Write) -> None:
-    """Reads a landed write back: applied, or open again where a stale write took it away."""
-    changes = write.changes
-    row = _load(write)
-    if row is not None and write.settled(row, changes):
-        write.end("applied")
-
-
-def _index_item(row: Row, record_id: str) -> dict[str, Any]:
-    """A record's line in its folder's index (STORES.md)."""
-    return {
-        "id": record_id,
-        "name": row.get("name"),
-        "memory_id": row.get("memory_id"),
-        "user_id": row.get("user_id"),
-        "agent_id": row.get("agent_id"),
-        "owner_agent_id": row.get("owner_agent_id"),
-        "application_id": row.get("application_id"),
-        "observation_scope_version": 1,
-        "timestamp": row.get("timestamp") or row.get("created_at"),
-        "has_embedding": bool(row.get("embedding")),
-        "thread_id": row.get("thread_id") or row.get("conversation_id"),
-    }
-
-
-class _Index(msgspec.Struct):
-    version: int
-    items: dict[str, msgspec.Raw]
-
-
-_index_decoder = msgspec.json.Decoder(_Index)
-
-
-def _load_index(folder: int) -> tuple[_Index, files.Content] | None:
-    """A folder's index, or None where it is missing or not valid: the agent rebuilds it then from the files."""
-    try:
-        content = files.read_file(folder, files.INDEX_NAME)
-        index = _index_decoder.decode(content.data)
-    except (OSError, files.OddFileError, msgspec.MsgspecError, RecursionError):
-        return None
-    return (index, content) if index.version == 1 else None
-
-
-def _store_index(folder: int, index: _Index, old: files.Content) -> None:
-    temp = files.write_temp(folder, msgspec.json.encode(index), old.status, files.INDEX_NAME)
-    os.rename(temp, files.INDEX_NAME, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _add_to_index(folder: int, record_ids: list[str]) -> None:
-    loaded = _load_index(folder)
-    if loaded is None:
-        return
-    index, content = loaded
-    missing = [record_id for record_id in record_ids if record_id not in index.items]
-    for record_id in missing:
-        with contextlib.suppress(OSError, files.OddFileError, NotARowError, ValueError):
-            row = decode_row(files.read_file(folder, record_id + files.SUFFIX).data)
-            index.items[record_id] = msgspec.Raw(encode_value(_index_item(row, record_id)))
-    if missing:
-        _store_index(folder, index, content)
-
-
-def _remove_from_index(folder: int, record_ids: list[str]) -> None:
-    loaded = _load_index(folder)
-    if loaded is None:
-        return
-    index, content = loaded
-    if any(index.items.pop(record_id, None) is not None for record_id in record_ids):
-        for record_id in record_ids:
-            index.items.pop(record_id, None)
-        _store_index(folder, index, content)
-
-
-def _purge(folder: int, record_id: str, expected: Mapping[str, Any]) -> Outcome:
-    """Removes one cache entry if its fields still hold; the lock is held.
-
-    The file is first taken aside and looked at again: an entry that was renewed in between goes back.
-    """
-    key = RecordKey("semantic_cache", record_id)
-    if not files.is_record_id(record_id):
-        return Outcome(key, "failed", "invalid record id: the store cannot hold it")
-    name = record_id + files.SUFFIX
-    aside = files.temp_name()
-    try:
-        if not _still(folder, name, expected):
-            return Outcome(key, "changed", "a requirement no longer holds")
-        os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-        if not _still(folder, aside, expected):
-            if not files.place(folder, aside, name):
-                files.remove(folder, aside)
-            return Outcome(key, "changed", "a requirement no longer holds")
-        files.remove(folder, aside)
-    except FileNotFoundError:
-        return Outcome(key, "gone")
-    except (files.OddFileError, NotARowError):
-        return Outcome(key, "failed", "unreadable")
-    except OSError as error:
-        return Outcome(key, "failed", files.reason(error))
-    return Outcome(key, "applied")
-
-
-def _still(folder: int, name: str, expected: Mapping[str, Any]) -> bool:
-    return holds(decode_row(files.read_file(folder, name).data), expected)

@@ -179,8 +179,22 @@ def temp_name() -> str:
     return f"{_TEMP_PREFIX}{time.time_ns():x}-{os.getpid():x}-{next(_counter):x}{_TEMP_SUFFIX}"
 
 
-def write_temp(folder: int, data: bytes, like: os.stat_result | None = None, source: str = "") -> str:
-    """A new temp file in the folder, on the disk, with mode, owner and attributes of the file it will replace.
+def write_temp(
+    folder: int,
+    data: bytes,
+    like: os.stat_result | None = None,
+    source: str = "",
+    *,
+    new_in: os.stat_result | None = None,
+) -> str:
+    """A new temp file in the folder, on the disk.
+
+    Args:
+        folder: the folder's descriptor.
+        data: its bytes.
+        like: the file it will replace, whose mode and owner it takes.
+        source: that file's name, for its extended attributes.
+        new_in: for a file that replaces none: the folder, to whose owner it will belong.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -198,6 +212,8 @@ def write_temp(folder: int, data: bytes, like: os.stat_result | None = None, sou
                 if source:
                     _copy_attributes(folder, source, descriptor)
                 os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+            if new_in is not None:
+                adopt(descriptor, new_in)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -207,6 +223,18 @@ def write_temp(folder: int, data: bytes, like: os.stat_result | None = None, sou
     return name
 
 
+def adopt(made: int | Path, parent: os.stat_result) -> None:
+    """Gives what was made anew to its folder's owner, with the folder's mode, as far as we may.
+
+    fallow may run as another user than the agents, who have to be able to write what they find.
+    """
+    folder = isinstance(made, Path)
+    with contextlib.suppress(OSError):
+        os.chown(made, parent.st_uid, parent.st_gid)
+    with contextlib.suppress(OSError):
+        os.chmod(made, stat.S_IMODE(parent.st_mode) & (0o7777 if folder else 0o666))  # noqa: PTH101
+
+
 def _copy_owner(descriptor: int, like: os.stat_result) -> None:
     """Owner and group as they were; another owner only where the agent keeps its access by group or mode."""
     ours = os.fstat(descriptor)
@@ -214,7 +242,7 @@ def _copy_owner(descriptor: int, like: os.stat_result) -> None:
         return
     try:
         os.fchown(descriptor, like.st_uid, like.st_gid)
-    except PermissionError:
+    except OSError:
         if like.st_mode & 0o006 == 0o006:
             return
         if like.st_mode & 0o060 != 0o060:
@@ -235,6 +263,19 @@ def _copy_attributes(folder: int, source: str, descriptor: int) -> None:
                     os.setxattr(descriptor, attribute, os.getxattr(old, attribute))
         finally:
             os.close(old)
+
+
+def exists(folder: int, name: str) -> bool:
+    """Whether the folder has an entry of that name.
+
+    Raises:
+        OSError: it cannot be said.
+    """
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove(folder: int, name: str) -> None:
@@ -367,7 +408,11 @@ class StoreLock:
     def _connect(self) -> sqlite3.Connection:
         try:
             if not self._path.exists():
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666))
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+                try:
+                    adopt(descriptor, self._path.parent.stat())
+                finally:
+                    os.close(descriptor)
             connection = sqlite3.connect(
                 self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )

@@ -235,6 +235,17 @@ def is_unicode(text: str) -> bool:
     return "\0" not in text
 
 
+def _text_or_none(value: Any) -> str | None:
+    """Stored text with lone surrogates replaced, which JSON can say and no frame, file or network can hold."""
+    if not isinstance(value, str):
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
 def read_flag(value: Any) -> bool:
     """A flag as stores spell it: true, 1, "true", "yes", "on" in any case."""
     if isinstance(value, str):
@@ -436,7 +447,7 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
         last_accessed_at=_read_accessed(row, breaches),
         access_count=_read_count(row, breaches),
         importance=_read_importance((row.get("importance"), metadata.get("importance")), breaches),
-        importance_source=row["importance_source"] if isinstance(row.get("importance_source"), str) else None,
+        importance_source=_text_or_none(row.get("importance_source")),
         pinned=read_flag(row.get("pinned"))
         or read_flag(metadata.get("pinned"))
         or _tagged("pinned", row, metadata)
@@ -445,12 +456,12 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
         or read_flag(metadata.get("verified"))
         or _tagged("verified", row, metadata),
         retention_state=_read_state(row, content, metadata, breaches),
-        suppressed_by=row["suppressed_by"] if isinstance(row.get("suppressed_by"), str) else None,
+        suppressed_by=_text_or_none(row.get("suppressed_by")),
         unsuppressed_at=parse_time(row.get("unsuppressed_at")),
         summary_id=_read_text_field(row, ("summary_id",), "summary_id", breaches),
         citations=_read_citations(record_id, row, metadata),
-        role=row["role"] if isinstance(row.get("role"), str) else None,
-        text=display_text(row),
+        role=_text_or_none(row.get("role")),
+        text=_text_or_none(display_text(row)) or "",
         breaches=tuple(dict.fromkeys(breaches)),
     )
 

@@ -306,7 +306,7 @@ class FilesystemProvider:
         found: dict[str, Row | Unreadable] = {}
         with self._open(memory_type) as folders:
             for record_id in dict.fromkeys(record_ids):
-                if not files.is_record_id(record_id):
+                if not folders or not files.is_record_id(record_id):
                     continue
                 row = self._read(memory_type, record_id, _where(record_id, folders))
                 if row is not None:

@@ -148,13 +148,15 @@ class Columns:
 
     def frame(self, columns: Sequence[str]) -> pl.DataFrame:
         """The rows as a frame with exactly these columns."""
+        import polars as pl
+
         by_name: dict[str, Sequence[Any]] = dict(
             zip(SMALL_COLUMNS, zip(*self.rows, strict=True), strict=True)
             if self.rows
             else ((name, ()) for name in SMALL_COLUMNS)
         )
         by_name["text"] = self.texts
-        by_name["embedding"] = self.vectors
+        by_name["embedding"] = [None if vector is None else pl.Series(vector) for vector in self.vectors]
         return self._frame_of(by_name, columns)
 
     def versions(self, folder: str) -> pl.DataFrame:

@@ -405,14 +405,26 @@ class StoreLock:
             left = time.monotonic()
             self._free_until = left + max(MIN_GAP, left - taken)
 
+    def _create(self) -> None:
+        """Makes the lock file under another name first.
+
+        Closing a descriptor of the lock file itself would drop the lock that another thread may hold on it.
+        """
+        folder = os.open(self._path.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            temp = write_temp(folder, b"", new_in=os.fstat(folder))
+            if not place(folder, temp, LOCK_NAME):
+                remove(folder, temp)
+        finally:
+            os.close(folder)
+
     def _connect(self) -> sqlite3.Connection:
         try:
             if not self._path.exists():
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-                try:
-                    adopt(descriptor, self._path.parent.stat())
-                finally:
-                    os.close(descriptor)
+                self._create()
+            # On a file that it may not write SQLite begins a reading transaction, which locks nobody out.
+            if not os.access(self._path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             connection = sqlite3.connect(
                 self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )

@@ -17,7 +17,15 @@ from fallow.provider import Outcome, Patch, RecordKey, Row, Status
 from fallow.record import read_record
 from fallow.times import iso
 from providers import filesystem_files as files
-from providers.filesystem_rows import NotARowError, contradicts, decode_row, holds, replace_fields
+from providers.filesystem_rows import (
+    NotARowError,
+    contradicts,
+    decode_leniently,
+    decode_row,
+    encode_value,
+    holds,
+    replace_fields,
+)
 
 #: Versions that another writer may put in our way, one after another, before a write is given up.
 _ATTEMPTS: Final = 16
@@ -78,8 +86,9 @@ class Write:
         if isinstance(decision, tuple):
             self.end(*decision)
             return
-        self.changes = decision
         try:
+            # As JSON gives them back, which is how they are looked for afterwards.
+            self.changes = {name: decode_leniently(encode_value(value)) for name, value in decision.items()}
             self.data = replace_fields(self.seen.data, decision)
             self.temp = files.write_temp(self.folder, self.data, self.seen.status, self.name)
             self.inode = os.stat(self.temp, dir_fd=self.folder).st_ino

@@ -9,6 +9,8 @@ import math
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -323,6 +325,77 @@ def test_without_exchange_the_write_is_a_rename(store, provider, monkeypatch):
     assert no_temps(store)
 
 
+def test_without_exchange_a_write_before_the_lock_is_seen(store, provider, monkeypatch):
+    """Prepared on one version, landed on the next: what the agent wrote before we had the lock is in it."""
+    monkeypatch.setattr(files, "_renameat2", None)
+    row = read(store, "r0")
+    real = files.StoreLock.hold
+
+    @contextlib.contextmanager
+    def hold(lock: files.StoreLock) -> Iterator[float]:
+        with real(lock) as leave_at:
+            replace_as_agent(store, "r0", {**row, "x_agent": 1})
+            replace_as_agent(store, "r1", {**row, "_id": "r1", "access_count": 2})
+            yield leave_at
+
+    monkeypatch.setattr(files.StoreLock, "hold", hold)
+    outcomes = provider.patch([suppress(name, {"access_count": 1}) for name in ("r0", "r1")])
+    assert statuses(outcomes) == ["applied", "changed"]
+    assert read(store, "r0") == {**row, "x_agent": 1, "retention_state": "suppressed"}
+
+
+KILLED = """
+import os, sys
+from fallow.provider import MISSING, Patch, RecordKey
+from providers import filesystem_files as files
+from providers.filesystem import FilesystemProvider
+root, step, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
+real = getattr(files, step)
+def counted(*args, **options):
+    global turns
+    turns -= 1
+    if turns < 0:
+        os.kill(os.getpid(), 9)
+    return real(*args, **options)
+setattr(files, step, counted)
+provider = FilesystemProvider(root, snapshot=False)
+provider.patch([Patch(RecordKey("summaries", f"r{n}"), {"note": MISSING}, {"note": n}) for n in range(5)])
+provider.insert("summaries", [{"_id": f"n{n}", "note": n} for n in range(5)])
+"""
+
+
+#: After how many calls of each step the run is killed.
+KILL_POINTS = {"write_temp": (2, 8, 10), "exchange": (0, 3), "remove": (0, 2), "place": (0, 3)}
+
+
+@pytest.mark.parametrize(
+    ("step", "turns"),
+    [(step, turn) for step, turns in KILL_POINTS.items() for turn in turns],
+)
+def test_killed_at_any_point_nothing_is_half_written(store, step, turns):
+    """TRAPS 25 at the provider: each file is the old or the new one, and a second run ends the work."""
+    (store / files.LOCK_NAME).touch()
+    index = store / TYPE / "index.json"
+    index.write_text('{"version": 1, "items": {}}')
+    ran = subprocess.run([sys.executable, "-c", KILLED, str(store), step, str(turns)], timeout=60)
+    assert ran.returncode == -9
+    for number in range(5):
+        assert read(store, f"r{number}").get("note", number) == number
+    for path in (store / TYPE).glob("*.json"):
+        json.loads(path.read_bytes())
+    provider = FilesystemProvider(store, snapshot=False)
+    batches = list(provider.scan(TYPE, ["record_id"]))
+    assert not [bad for batch in batches for bad in batch.unreadable]
+    patches = [Patch(key(f"r{n}"), {"note": MISSING}, {"note": n}) for n in range(5)]
+    assert set(statuses(provider.patch(patches))) <= {"applied", "changed"}
+    assert set(statuses(provider.insert(TYPE, [{"_id": f"n{n}", "note": n} for n in range(5)]))) <= {
+        "applied",
+        "already",
+    }
+    assert [read(store, f"{kind}{n}")["note"] for kind in "rn" for n in range(5)] == [*range(5), *range(5)]
+    assert set(json.loads(index.read_bytes())["items"]) == {f"n{n}" for n in range(5)}
+
+
 # The lock
 
 
@@ -348,35 +421,29 @@ def test_the_lock_is_the_agents_and_is_created_for_them(store, provider):
     assert statuses(provider.patch([suppress("r1")])) == ["applied"]
 
 
-def test_the_lock_is_held_briefly_and_left_free_in_between(store, monkeypatch):
-    """STORES.md: an agent that asks for it gets it between two holdings of a long write."""
+def test_the_lock_is_left_free_between_two_holdings(store, monkeypatch):
+    """STORES.md: for a tenth of a second at least, and as long as it was held; across calls too."""
     monkeypatch.setattr(files, "MAX_HOLD", 0.0)
+    real = files.StoreLock.hold
+    held: list[tuple[float, float]] = []
+
+    @contextlib.contextmanager
+    def hold(lock: files.StoreLock) -> Iterator[float]:
+        with real(lock) as leave_at:
+            began = time.monotonic()
+            if len(held) == 1:
+                time.sleep(0.3)
+            yield leave_at
+            ended = time.monotonic()
+        held.append((began, ended))
+
+    monkeypatch.setattr(files.StoreLock, "hold", hold)
     provider = FilesystemProvider(store, snapshot=False)
-    taken: list[float] = []
-    stop = threading.Event()
-
-    def agent() -> None:
-        connection = sqlite3.connect(store / files.LOCK_NAME, timeout=5, isolation_level=None)
-        while not stop.is_set():
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-            taken.append(time.monotonic())
-            time.sleep(0.002)
-        connection.close()
-
-    (store / files.LOCK_NAME).touch()
-    thread = threading.Thread(target=agent)
-    thread.start()
-    began = time.monotonic()
-    outcomes = provider.patch([suppress(f"r{number}") for number in range(5)])
-    ended = time.monotonic()
-    stop.set()
-    thread.join()
-    assert statuses(outcomes) == ["applied"] * 5
-    inside = [moment for moment in taken if began < moment < ended]
-    gaps = [later - sooner for sooner, later in itertools.pairwise(inside)]
-    assert len(inside) > 10
-    assert max(gaps) < 2
+    assert statuses(provider.patch([suppress(f"r{number}") for number in range(3)])) == ["applied"] * 3
+    assert statuses(provider.insert(TYPE, [{"_id": "n1"}])) == ["applied"]
+    assert len(held) == 4
+    for (began, ended), (taken, _) in itertools.pairwise(held):
+        assert taken - ended >= max(0.1, ended - began)
 
 
 # What the system refuses

@@ -434,7 +434,8 @@ class FakeNotion:
     @contextmanager
     def serve(self) -> Iterator[str]:
         """The workspace on a free port of loopback: its base URL."""
-        with socket.socket() as listener:
+        # Named TCP, or asyncio leaves the delay of small packets on.
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", 0))
             config = uvicorn.Config(

@@ -56,12 +56,16 @@ def test_every_page_that_an_agent_wrote_is_readable(store: NotionProvider) -> No
         assert len(list(store.find(memory_type))) == count
 
 
-def test_every_recorded_scenario_differs_only_as_stores_md_lists(store: NotionProvider, shared: Path) -> None:
+def test_every_recorded_scenario_differs_only_as_stores_md_lists(
+    store: NotionProvider, shared: Path, request: pytest.FixtureRequest
+) -> None:
+    """Every fourth scenario; all of them in the long form."""
     expected: dict[str, Any] = json.loads((shared / "fixtures" / "expected-notion.json").read_text())
     rows = raw_rows((name, row["_id"], row) for name in PRIMARY_TYPES for row in store.find(name))
     as_of = parse_as_of(expected["now"])
     found: dict[str, list[str]] = {}
-    for number, scenario in enumerate(expected["scenarios"]):
+    step = 1 if request.config.getoption("--long") else 4
+    for number, scenario in list(enumerate(expected["scenarios"]))[::step]:
         problems = differences(store, scenario, rows, as_of) + score_differences(store, scenario, rows, as_of)
         if problems:
             found[f"{number} {scenario['name']} {scenario['agent_id']} {scenario['memory_ids']}"] = problems

@@ -26,6 +26,8 @@ HEAD_PREFIX: Final = "mem-head-"
 _UNHASHED: Final = frozenset({"embedding", "vector", "_id", "id", "updated_at", "timestamp"})
 _NAMESPACE: Final = uuid.UUID("5f3c1c7e-6f0e-5d58-9a0b-2d1a7c1f4a10")
 _MAX_PAYLOAD_CANDIDATES: Final = 500
+#: Bytes of JSON that an event's candidates take at most: a row of it must fit in every store (STORES.md, Notion).
+_MAX_PAYLOAD_BYTES: Final = 140_000
 
 
 def text_time(instant: int) -> str:
@@ -159,6 +161,19 @@ def _candidate(entry: PlanEntry) -> dict[str, Any]:
     }
 
 
+def _candidates(entries: Sequence[PlanEntry]) -> list[dict[str, Any]]:
+    """The first entries as an event lists them, as many as fit; ``candidate_count`` beside them is exact."""
+    listed: list[dict[str, Any]] = []
+    size = 0
+    for entry in entries[:_MAX_PAYLOAD_CANDIDATES]:
+        candidate = _candidate(entry)
+        size += len(json.dumps(candidate, ensure_ascii=False).encode("utf-8", "replace")) + 2
+        if size > _MAX_PAYLOAD_BYTES:
+            break
+        listed.append(candidate)
+    return listed
+
+
 def planned_event(plan: RetentionPlan) -> Row:
     """``forgetting_planned``: that this plan exists, and the hash its document must have (SPEC §6.7)."""
     counts, scope = plan.counts, plan.scope
@@ -167,7 +182,7 @@ def planned_event(plan: RetentionPlan) -> Row:
         "plan_kind": "retention",
         "dry_run": True,
         "candidate_count": len(plan.entries),
-        "candidates": [_candidate(entry) for entry in plan.entries[:_MAX_PAYLOAD_CANDIDATES]],
+        "candidates": _candidates(plan.entries),
         "tombstoned": 0,
         "deleted": 0,
         "retained": counts["scanned"] - len(plan.entries),
@@ -200,7 +215,7 @@ def forgotten_event(plan: RetentionPlan, outcome: Mapping[str, Any], applied: Se
         "plan_kind": "retention",
         "dry_run": False,
         "candidate_count": len(plan.entries),
-        "candidates": [_candidate(entry) for entry in plan.entries if entry.key in done][:_MAX_PAYLOAD_CANDIDATES],
+        "candidates": _candidates([entry for entry in plan.entries if entry.key in done]),
         "tombstoned": len(done),
         "deleted": 0,
         "retained": len(plan.entries) - len(done),

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -17,7 +18,7 @@ from fallow.plan import RetentionPlan
 from fallow.planner import RetentionPlanner
 from fallow.provider import Patch, RecordKey
 from fallow.settings import RetentionConfig
-from tests.providers.notion_fake import Fault
+from tests.providers.notion_fake import Fault, rich
 from tests.providers.notion_world import NOW, World, message, world
 
 CONVERSATION = "conversation_memory"
@@ -345,6 +346,29 @@ def test_rating_suppressing_and_restoring_move_no_time_and_no_count(notion: Worl
     stored = notion.provider.fetch(CONVERSATION, ["r1"])["r1"]
     assert {name: stored[name] for name in row} == row
     assert not any("in_trash" in repr(one.body) for one in notion.fake.writes())
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "乗" * 200, "𝔘" * 100])
+def test_a_plan_over_long_ids_fits_as_well(notion: World, name: str) -> None:
+    """What lists records in one row is bounded by its size, not only by their number."""
+    source, page = notion.source, notion.fake.pages
+    assert notion.provider.insert(CONVERSATION, [message(f"{name}0")])[0].status == "applied"
+    first = page[notion.page(f"{name}0")]
+    text = notion.fake.text(first["id"], "Memorizz metadata")
+    for number in range(1, 500):
+        copied = {**first, "id": f"{number:032x}", "seq": number, "properties": dict(first["properties"])}
+        for field, value in (
+            ("Memorizz ID", f"{name}{number}"),
+            ("Memorizz metadata", text.replace(f"{name}0", f"{name}{number}")),
+        ):
+            copied["properties"][field] = [rich(value)]
+        page[str(UUID(copied["id"]))] = {**copied, "id": str(UUID(copied["id"])), "source": source}
+    plan = RetentionPlanner(notion.provider, "a1", RetentionConfig()).plan(as_of=NOW, now=NOW)
+    assert len(plan.entries) == 500
+    [event] = notion.provider.find("shared_memory", "learn-evt-")
+    payload = content_of(event)["payload"]
+    assert payload["candidate_count"] == 500
+    assert 100 < len(payload["candidates"]) < 500
 
 
 def test_a_plan_of_500_records_is_stored_in_parts(notion: World, request: pytest.FixtureRequest) -> None:

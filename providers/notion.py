@@ -590,9 +590,25 @@ class NotionProvider:
         for memory_type, ids in by_type.items():
             for record_id, found in self._locate(memory_type, ids).items():
                 places[RecordKey(memory_type, record_id)] = found
+
+        def writing(decide: _Decide, settled: _Settled) -> Callable[[RecordKey, str], Outcome]:
+            return lambda key, page_id: self._write_one(key, page_id, decide, settled)
+
+        return self._each(places, [(key, writing(decide, settled)) for key, decide, settled in writes])
+
+    def _each(
+        self,
+        places: Mapping[RecordKey, Sequence[Page]],
+        actions: Sequence[tuple[RecordKey, Callable[[RecordKey, str], Outcome]]],
+    ) -> list[Outcome]:
+        """Does each action on its record's page. One bad record does not stop the others; a store that stopped does.
+
+        Raises:
+            FallowError: the store stopped before anything was done.
+        """
         outcomes: list[Outcome] = []
         stopped: FallowError | None = None
-        for key, decide, settled in writes:
+        for key, act in actions:
             one = self._one(key.memory_type, places.get(key, ()))
             if one is None:
                 outcomes.append(Outcome(key, "gone"))
@@ -602,7 +618,7 @@ class NotionProvider:
                 outcomes.append(Outcome(key, "failed", f"not tried: {stopped.message}"))
             else:
                 try:
-                    outcomes.append(self._write_one(key, one.page_id, decide, settled))
+                    outcomes.append(act(key, one.page_id))
                 except FallowError as error:
                     if not any(outcome.status in {"applied", "unknown"} for outcome in outcomes):
                         raise
@@ -656,6 +672,10 @@ class NotionProvider:
                 if self._get(page_id) is None:
                     return Outcome(key, "gone")
                 return Outcome(key, "failed", f"Notion refused it: {error}")
+            except FallowError as error:
+                if sent is None:
+                    raise
+                return Outcome(key, "unknown", error.message)
         if sent is None:
             return Outcome(key, "failed", f"Notion could not do it: {detail}")
         return Outcome(
@@ -708,19 +728,26 @@ class NotionProvider:
             return Outcome(key, "failed", str(error))
         text = "".join(item["text"]["content"] for item in properties[pages.METADATA]["rich_text"])
         detail = ""
+        lost = False
         for attempt in range(_ATTEMPTS):
             try:
-                answer = self._calls.write("POST", "pages", body)
+                try:
+                    answer = self._calls.write("POST", "pages", body)
+                except LostAnswerError as error:
+                    lost, detail = True, str(error)
+                    found = self._look_for(key)
+                    if found:
+                        return found[0].page_id if found[0].metadata == text else Outcome(key, "already")
+                    continue
             except ConflictError as error:
                 detail = str(error)
                 self._calls.back_off(attempt)
-            except LostAnswerError as error:
-                detail = str(error)
-                found = self._look_for(key)
-                if found:
-                    return found[0].page_id if found[0].metadata == text else Outcome(key, "already")
             except (RefusedError, NotThereError) as error:
                 return Outcome(key, "failed", f"Notion refused it: {error}")
+            except FallowError as error:
+                if not lost:
+                    raise
+                return Outcome(key, "unknown", error.message)
             else:
                 page_id = str(answer.get("id"))
                 self._created[key] = page_id
@@ -766,23 +793,25 @@ class NotionProvider:
         """Moves expired cache entries to Notion's trash, where they can be had back for 30 days (SPEC §11)."""
         kind = "semantic_cache"
         places = self._locate(kind, expected)
-        outcomes: list[Outcome] = []
-        for record_id, required in expected.items():
-            key = RecordKey(kind, record_id)
-            one = self._one(kind, places.get(record_id, ()))
-            if one is None:
-                outcomes.append(Outcome(key, "gone"))
-            elif isinstance(one, Unreadable):
-                outcomes.append(Outcome(key, "failed", f"unreadable: {one.reason}"))
-            else:
-                outcomes.append(self._purge_one(key, one.page_id, required))
-        return outcomes
+        found = {RecordKey(kind, record_id): pages_found for record_id, pages_found in places.items()}
+
+        def purging(required: Mapping[str, Any]) -> Callable[[RecordKey, str], Outcome]:
+            return lambda key, page_id: self._purge_one(key, page_id, required)
+
+        return self._each(
+            found, [(RecordKey(kind, record_id), purging(required)) for record_id, required in expected.items()]
+        )
 
     def _purge_one(self, key: RecordKey, page_id: str, required: Mapping[str, Any]) -> Outcome:
         sent = False
         detail = ""
         for attempt in range(_ATTEMPTS):
-            page = self._get(page_id)
+            try:
+                page = self._get(page_id)
+            except FallowError as error:
+                if not sent:
+                    raise
+                return Outcome(key, "unknown", error.message)
             if page is None:
                 return Outcome(key, "applied" if sent else "gone")
             if page.row is None:

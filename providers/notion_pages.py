@@ -380,7 +380,7 @@ def _event_time(row: Mapping[str, Any]) -> dict[str, Any]:
     instant = parse_time(row.get("timestamp"))
     if instant is None:
         return {"date": None}
-    return {"date": {"start": from_microseconds(instant).isoformat(timespec="minutes")}}
+    return {"date": {"start": from_microseconds(instant).isoformat(timespec="seconds")}}
 
 
 def changed_properties(page: Page, changes: Mapping[str, Any]) -> dict[str, Any]:

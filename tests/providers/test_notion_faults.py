@@ -142,6 +142,20 @@ def test_a_patch_that_nobody_can_confirm_is_unknown(notion: World) -> None:
     assert notion.envelope("r1")["data"]["retention_state"] == "suppressed"
 
 
+def test_a_write_that_may_have_landed_is_never_called_failed(notion: World) -> None:
+    """Its answer was lost, what came after was refused for being too much: only a reading can tell."""
+    notion.provider.insert(CONVERSATION, [message("r1")])
+    busy = [rate_limited(times=10_000, method="PATCH"), rate_limited(times=10_000, method="POST", path="pages$")]
+    notion.fake.faults = [Fault("error", "PATCH"), *busy]
+    assert suppress(notion, "r1") == ["unknown"]
+    notion.fake.faults = [Fault("error", "POST", "pages$"), *busy]
+    assert [outcome.status for outcome in notion.provider.insert(CONVERSATION, [message("r2")])] == ["unknown"]
+    notion.fake.faults = [Fault("error_after", "POST", "pages$"), Fault("error", path="query", skip=1, times=10_000)]
+    assert [outcome.status for outcome in notion.provider.insert(CONVERSATION, [message("r3")])] == ["unknown"]
+    notion.fake.faults = []
+    assert set(notion.provider.fetch(CONVERSATION, ["r1", "r2", "r3"])) == {"r1", "r3"}
+
+
 def test_a_store_that_stays_busy_is_said_and_what_was_done_is_told(notion: World) -> None:
     notion.provider.insert(CONVERSATION, [message(f"r{number}") for number in range(4)])
     notion.fake.faults = [rate_limited(times=10_000, method="PATCH")]
@@ -180,6 +194,12 @@ def test_a_purge_whose_answer_was_lost_is_settled(notion: World) -> None:
     notion.fake.faults = [Fault("error_after", "PATCH")]
     [outcome] = notion.provider.purge_cache({"q1": {}})
     assert outcome.status == "applied"
+    notion.provider.insert("semantic_cache", [{"_id": f"q{number}", "query_text": "hello"} for number in range(2, 6)])
+    notion.fake.faults = [rate_limited(method="PATCH", skip=2, times=10_000)]
+    outcomes = notion.provider.purge_cache({f"q{number}": {} for number in range(2, 6)})
+    assert [outcome.status for outcome in outcomes] == ["applied", "applied", "failed", "failed"]
+    notion.fake.faults = [Fault("error", "GET", "pages/", skip=1, times=10_000)]
+    assert [outcome.status for outcome in notion.provider.purge_cache({"q4": {}})] == ["unknown"]
 
 
 # Plans

@@ -111,6 +111,7 @@ class Sent:
     path: str
     body: Any
     status: int = 0
+    answer: Any = None
 
 
 def plain(items: Any) -> str:
@@ -141,6 +142,8 @@ class FakeNotion:
         self.query_cap = 10_000
         #: For how many queries a page is shown as it was before its last writing.
         self.lag = 0
+        #: Whether what was answered is kept beside what was sent.
+        self.keep_answers = False
         self.queries = 0
         self._tokens, self._filled = self.burst, 0.0
 
@@ -287,6 +290,7 @@ class FakeNotion:
                 "database_id": source["parent"]["database_id"],
             },
             "in_trash": page["in_trash"],
+            "archived": page["in_trash"],
             "is_archived": page["in_trash"],
             "is_locked": False,
             "properties": properties,
@@ -298,7 +302,7 @@ class FakeNotion:
 
     def get_source(self, body: Any, request: Request) -> dict[str, Any]:
         source = self._source(request.path_params["id"])
-        flags = dict.fromkeys(("is_inline", "in_trash"), False)
+        flags = dict.fromkeys(("is_inline", "in_trash", "archived"), False)
         users = {"created_by": USER, "last_edited_by": USER, "icon": None, "cover": None}
         shown = {name: source[name] for name in source if name != "url"}
         return {"object": "data_source", "description": [], **flags, **users, **shown, "url": "x", "public_url": None}
@@ -388,6 +392,7 @@ class FakeNotion:
             if fault and fault.change and kind == "alter":
                 answer = fault.change(answer)
             log.status = 200
+            log.answer = answer if self.keep_answers else None
             if kind == "cut":
                 text = json.dumps(answer)
                 return Response(text[: len(text) // 2], media_type="application/json")

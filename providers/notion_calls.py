@@ -45,8 +45,8 @@ BURST: Final = 3
 #: A request larger than this, in bytes, is not sent.
 MAX_REQUEST: Final = 440_000
 
-#: Answers after which a reading is sent again: conflicts, and servers or gateways in trouble.
-_PASSING: Final = frozenset({409, 500, 502, 503, 504, 520, 522, 524, 529})
+#: Answers of servers or gateways in trouble: what was asked may have been done, and may work next time.
+_PASSING: Final = frozenset({500, 502, 503, 504, 520, 522, 524, 529})
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 30.0
 #: No single wait that Notion asks for is honoured beyond this, in seconds.

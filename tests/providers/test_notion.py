@@ -37,8 +37,8 @@ from fallow.record import PLANNING_COLUMNS, read_record
 from fallow.times import iso, parse_time
 from providers.notion import NotionProvider, estimate_requests, estimate_seconds
 from providers.notion_calls import Clock, SharedPace
-from providers.notion_pages import SEGMENT, segments, units
-from tests.providers.notion_fake import TOKEN, Fault
+from providers.notion_pages import SEGMENT, page_properties, segments, units
+from tests.providers.notion_fake import TOKEN, Fault, rich
 from tests.providers.notion_world import NOW, World, message, world
 
 CONVERSATION = "conversation_memory"
@@ -175,11 +175,24 @@ def test_a_record_of_more_than_25_segments_is_read_and_patched_whole(notion: Wor
     assert any("/properties/" in sent.path for sent in notion.fake.sent)
 
 
+def test_a_property_of_more_segments_than_its_endpoint_gives_at_once_is_read_whole(notion: World) -> None:
+    """Somebody who types in Notion makes more segments than the API takes in one request."""
+    put(notion, message("r1"))
+    notion.fake.pages[notion.page("r1")]["properties"]["Content"] = [rich(f"{number} ") for number in range(250)]
+    row = notion.provider.fetch(CONVERSATION, ["r1"])["r1"]
+    assert row["content"] == "".join(f"{number} " for number in range(250))
+    notion.fake.faults = [
+        Fault("alter", path="properties", skip=1, change=lambda answer: {**answer, "next_cursor": None})
+    ]
+    with pytest.raises(StoreUnreadableError, match="cut short"):
+        notion.provider.fetch(CONVERSATION, ["r1"])
+
+
 def test_what_notion_cannot_hold_is_refused_with_its_size_and_never_sent(notion: World) -> None:
     """STORES.md: 180 000 characters a property, 440 kB a request."""
     rows = [
         message("wide", notes="x" * 181_000),
-        message("heavy", content="乗" * 100_000, notes="船" * 70_000),
+        message("heavy", content="乗" * 100_000, notes="船" * 48_000),
         message("odd", notes=float("nan")),
         message("fits", notes="x" * 179_000),
     ]
@@ -308,6 +321,7 @@ def test_a_listing_that_cannot_go_on_fails(notion: World) -> None:
     [
         lambda answer: {name: answer[name] for name in answer if name not in ("has_more", "next_cursor")},
         lambda answer: {**answer, "next_cursor": None},
+        lambda answer: {name: answer[name] for name in answer if name != "has_more"},
         lambda answer: {**answer, "results": None},
         lambda answer: {**answer, "results": [{"object": "page", "id": page["id"]} for page in answer["results"]]},
     ],
@@ -371,6 +385,15 @@ def test_two_edits_within_the_minute_that_notion_tells_are_both_seen(notion: Wor
         [batch] = notion.provider.scan(CONVERSATION, ["record_id", "access_count"])
         assert batch.frame["access_count"].to_list() == [0, value, 0]
         notion.clock.time += 7
+
+
+def test_an_edit_by_a_server_whose_clock_is_a_minute_behind_is_seen(notion: World) -> None:
+    fill(notion, 3)
+    notion.clock.time -= 90
+    notion.rewrite("r001", access_count=9)
+    notion.clock.time += 90
+    [batch] = notion.provider.scan(CONVERSATION, ["access_count"])
+    assert batch.frame["access_count"].to_list() == [0, 9, 0]
 
 
 def test_an_edit_during_a_complete_scan_is_seen_by_the_next(notion: World) -> None:
@@ -492,6 +515,44 @@ def test_what_left_is_gone_and_never_brought_back(notion: World) -> None:
     assert [outcome.status for outcome in outcomes] == ["gone"] * 4 + ["applied"]
     assert set(notion.provider.fetch(CONVERSATION, names)) == {"here"}
     assert not any("in_trash" in json.dumps(one.body) for one in notion.fake.writes())
+
+
+def test_a_page_that_moved_between_listing_and_reading_is_gone(notion: World) -> None:
+    put(notion, message("r1"))
+    page, elsewhere = notion.page("r1"), notion.fake.create_source((CONVERSATION,))
+    move = Fault("before", "GET", page, change=lambda: notion.fake.pages[page].update(source=elsewhere))
+    notion.fake.faults = [move]
+    assert notion.provider.patch([Patch(key("r1"), {}, {"pinned": True})]) == [Outcome(key("r1"), "gone")]
+    assert len(notion.fake.writes()) == 1
+
+
+def test_a_write_on_top_of_ours_that_keeps_it_leaves_it_applied(notion: World) -> None:
+    put(notion, message("r1"))
+    notion.fake.faults = [
+        Fault("before", "GET", notion.page("r1"), skip=1, change=lambda: notion.rewrite("r1", x_custom=1))
+    ]
+    patch = Patch(key("r1"), {"retention_state": MISSING}, {"retention_state": "suppressed"})
+    assert notion.provider.patch([patch]) == [Outcome(key("r1"), "applied")]
+    notion.fake.faults = [
+        Fault("before", "GET", notion.page("r1"), skip=1, change=lambda: notion.rewrite("r1", access_count=2))
+    ]
+    notion.rewrite("r1", retention_state="active", access_count=0)
+    assert notion.open().touch_many(CONVERSATION, ["r1"], NOW)[0].status == "applied"
+    assert notion.envelope("r1")["data"]["access_count"] == 2
+
+
+def test_of_two_inserts_at_once_the_first_page_stands_and_the_other_says_already(notion: World) -> None:
+    row = {"_id": "d1", "content": "theirs", "memory_id": "d1"}
+
+    def faster() -> None:
+        notion.clock.time -= 120
+        notion.fake.add_page(notion.source, page_properties(row, "shared_memory"))
+        notion.clock.time += 120
+
+    notion.fake.faults = [Fault("before", "POST", "pages$", change=faster)]
+    [outcome] = notion.provider.insert("shared_memory", [{**row, "content": "ours"}])
+    assert outcome.status == "already"
+    assert notion.provider.fetch("shared_memory", ["d1"])["d1"]["content"] == "theirs"
 
 
 def test_one_refused_record_does_not_stop_the_others(notion: World) -> None:
@@ -648,12 +709,21 @@ def test_the_pace_is_kept_over_processes(tmp_path: Path) -> None:
     path = tmp_path / "pace"
     program = (
         "import sys; from pathlib import Path; from providers.notion_calls import Clock, SharedPace\n"
-        "pace = SharedPace(Path(sys.argv[1]), Clock(lambda: 1000.0, lambda seconds: None))\n"
-        "for _ in range(300): pace.take()\n"
+        "pace = SharedPace(Path(sys.argv[1]), Clock(lambda: 1000.0, lambda seconds: None), per_second=300.0)\n"
+        "print(flush=True); sys.stdin.read()\n"
+        "for _ in range(3000): pace.take()\n"
     )
-    running = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(3)]
+    command = [sys.executable, "-c", program, str(path)]
+    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    assert [process.stdout and process.stdout.readline() for process in running] == [b"\n"] * 3
+    for process in running:
+        if process.stdin:
+            process.stdin.close()
     assert [process.wait(60) for process in running] == [0, 0, 0]
-    assert float(path.read_text()) == pytest.approx(1000.0 + 900 / 3, abs=0.01)
+    for process in running:
+        if process.stdout:
+            process.stdout.close()
+    assert float(path.read_text()) == pytest.approx(1000.0 + 9000 / 300, abs=0.01)
     assert path.stat().st_mode & 0o077 == 0
 
 

@@ -431,14 +431,12 @@ class NotionProvider:
         names = self._listed_types(canonical)
         if not names:
             return
-        kept = set(page_schema())
-        if kept.issuperset(columns):
-            frame = self._refresh(canonical, names)
-            yield from _batches(canonical, frame, columns)
+        if page_schema().keys() >= set(columns):
+            yield from _batches(canonical, self._refresh(canonical, names), columns)
             return
         records: dict[str, Record] = {}
         reasons: dict[str, str] = {}
-        for page_id, reason, record in self._records(canonical, self._query(self._typed(names))):
+        for _, reason, record in self._records(canonical, self._query(self._typed(names))):
             name = record.record_id
             if name in records or name in reasons:
                 reasons[name] = _DOUBLED
@@ -447,7 +445,6 @@ class NotionProvider:
                 reasons[name] = reason
             else:
                 records[name] = record
-            del page_id
         ordered = [records[name] for name in sorted(records)]
         bad = tuple(Unreadable(RecordKey(canonical, name), reasons[name]) for name in sorted(reasons))
         for start in range(0, max(len(ordered), 1), BATCH_ROWS):

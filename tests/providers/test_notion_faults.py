@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ import pytest
 from fallow.apply import apply_plan
 from fallow.errors import FallowError, StoreBusyError, StoreUnreadableError, StoreUnwritableError
 from fallow.history import fetch_keys
-from fallow.journal import CHANGE_PREFIX, content_of
+from fallow.journal import CHANGE_PREFIX, content_of, event_id, forgotten_key
 from fallow.plan import RetentionPlan
 from fallow.planner import RetentionPlanner
 from fallow.provider import Patch, RecordKey
@@ -410,3 +411,19 @@ def test_a_plan_of_500_records_is_stored_in_parts(notion: World, request: pytest
     assert (report.state, report.applied) == ("Applied", 500)
     state = state_of(notion, plan)
     assert (len(state["suppressed"]), len(state["journal"]), state["forgotten"]) == (500, 500, 1)
+
+
+def test_two_applies_at_once_suppress_once_and_end_in_one_state(notion: World) -> None:
+    """Notion inserts are no compare-and-set: doubled journal pages may exist, and every reader takes the first."""
+    planner, plan = planned(notion, [message(f"r{number}") for number in range(12)])
+    planner.approve(plan, approved_by="ann", count=12, now=NOW)
+    providers = [notion.open(snapshot=False) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(lambda one: apply_plan(one, plan.plan_id, now=NOW + MINUTE), providers))
+    assert all(report.state == "Applied" and not report.failed and not report.unknown for report in reports)
+    assert all(report.applied + report.already == 12 for report in reports)
+    state = state_of(notion, plan)
+    assert len(state["suppressed"]) == 12
+    rows = [content_of(row)["target_record_id"] for row in notion.provider.find("shared_memory", CHANGE_PREFIX)]
+    assert sorted(rows) == state["suppressed"]
+    assert len(list(notion.provider.find("shared_memory", event_id(forgotten_key(plan.plan_id))))) == 1

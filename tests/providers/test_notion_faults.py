@@ -375,7 +375,7 @@ def test_rating_suppressing_and_restoring_move_no_time_and_no_count(notion: Worl
     assert not any("in_trash" in repr(one.body) for one in notion.fake.writes())
 
 
-@pytest.mark.parametrize("name", ["x" * 200, "乗" * 200, "𝔘" * 100])
+@pytest.mark.parametrize("name", ["x" * 200, "乗" * 200, "𝔘" * 100], ids=["ascii", "three bytes", "pairs"])
 def test_a_plan_over_long_ids_fits_as_well(notion: World, name: str) -> None:
     """What lists records in one row is bounded by its size, not only by their number."""
     source, page = notion.source, notion.fake.pages

@@ -272,7 +272,7 @@ class FilesystemProvider:
             {
                 "record_id": [stem for stem, _, _ in listed],
                 "folder": [name for _, name, _ in listed],
-                "mtime_ns": [status.st_mtime_ns for _, _, status in listed],
+                "mtime_ns": [files.modified_ns(status) for _, _, status in listed],
                 "size": [status.st_size for _, _, status in listed],
                 "inode": [status.st_ino for _, _, status in listed],
             },

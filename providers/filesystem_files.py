@@ -128,6 +128,11 @@ def read_file(folder: int, name: str) -> Content:
     return Content(data, status)
 
 
+def modified_ns(status: os.stat_result) -> int:
+    """A file's modification time in nanoseconds, within 64 bits: absurd ones are years the bits do not reach."""
+    return max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
+
+
 def list_names(where: str, folder: int) -> list[str]:
     """The stems of all record files of a folder, sorted; they may hold undecodable bytes.
 

@@ -35,8 +35,28 @@ BATCH_ROWS: Final = 20_000
 BATCH_VECTORS: Final = 2_000
 #: Columns that are not kept between scans.
 LARGE_COLUMNS: Final = frozenset({"text", "embedding"})
-#: The columns that one pass over the files fills.
-SMALL_COLUMNS: Final = tuple(name for name in schema() if name not in LARGE_COLUMNS)
+#: All other columns, in the order in which the hot loop writes them: one pass over the files fills them all.
+SMALL_COLUMNS: Final = (
+    "record_id",
+    "agent_id",
+    "memory_id",
+    "user_id",
+    "thread_id",
+    "created_at",
+    "last_accessed_at",
+    "access_count",
+    "importance",
+    "importance_source",
+    "pinned",
+    "verified",
+    "retention_state",
+    "suppressed_by",
+    "unsuppressed_at",
+    "summary_id",
+    "citations",
+    "breaches",
+    "role",
+)
 
 #: Fields that only make up a record's text.
 _TEXT_FIELDS: Final = frozenset(
@@ -170,7 +190,7 @@ class Columns:
         files_read = pl.DataFrame(
             {
                 "folder": [folder] * len(ids),
-                "mtime_ns": [status.st_mtime_ns for status in statuses],
+                "mtime_ns": [files.modified_ns(status) for status in statuses],
                 "size": [status.st_size for status in statuses],
                 "inode": [status.st_ino for status in statuses],
                 "reason": [None] * rows.height + [reason for _, reason, _ in self.unreadable],

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fallow.provider import MISSING
-from fallow.record import DECISION_FIELDS, PRIMARY_TYPES, read_record, schema
+from fallow.record import DECISION_FIELDS, PLANNING_COLUMNS, PRIMARY_TYPES, read_record, schema
+from providers import filesystem_scan
 from providers.filesystem_rows import (
     NotARowError,
     contradicts,
@@ -25,7 +26,7 @@ from providers.filesystem_rows import (
     replace_fields,
     same_json,
 )
-from providers.filesystem_scan import SMALL_COLUMNS, Columns, RecordReader, read_vector
+from providers.filesystem_scan import LARGE_COLUMNS, SMALL_COLUMNS, Columns, RecordReader, read_vector
 
 ZONE = ZoneInfo("America/New_York")
 FIELDS = (
@@ -300,6 +301,43 @@ def test_vectors_are_lists_of_numbers_or_nothing():
     assert read_vector([1e300]).tolist() == [math.inf]
     for value in (None, "[1]", [True], ["1"], [None], {}, [10**400]):
         assert read_vector(value) is None
+
+
+class Traced(dict):
+    """Remembers which of its fields were asked for."""
+
+    def __init__(self, *args: object, **fields: object) -> None:
+        super().__init__(*args, **fields)
+        self.asked: set[str] = set()
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name) -> bool:
+        self.asked.add(name)
+        return super().__contains__(name)
+
+
+def test_every_field_that_reading_asks_for_is_decoded():
+    """The short way decodes a fixed list of fields: what read_record asks for must be in it."""
+    for memory_type in PRIMARY_TYPES:
+        row, metadata, content = Traced(), Traced(), Traced()
+        row["metadata"], row["content"] = metadata, content
+        read_record(row, memory_type, "r1", ZONE)
+        known = {*filesystem_scan._READ_FIELDS, *filesystem_scan._TEXT_FIELDS}
+        assert row.asked <= known, row.asked - known
+        assert metadata.asked <= filesystem_scan._TELLING
+        assert row.asked >= {"content", "metadata", "importance", "attributes"}
+
+
+def test_scans_fill_every_column_of_the_schema():
+    assert {*SMALL_COLUMNS, *LARGE_COLUMNS} == set(schema())
+    assert set(PLANNING_COLUMNS) <= set(SMALL_COLUMNS)
 
 
 def test_naive_zone_only_moves_creation_times(tmp_path):

@@ -127,6 +127,17 @@ def test_files_just_changed_are_read_again_next_time(store, cache, reads):
     assert frame.filter(pl.col("record_id") == "r03")["importance"].to_list() == [0.6]
 
 
+def test_files_from_the_far_future_are_read_each_time(store, cache, reads):
+    """Modification times that 64 bits of nanoseconds do not reach, and any after now."""
+    for record_id, seconds in (("r01", 20_000_000_000), ("r02", int(time.time()) + 3_600)):
+        os.utime(store / "summaries" / f"{record_id}.json", (seconds, seconds))
+    for _ in range(2):
+        assert same(store, cache)
+        reads.take()
+    scan(store, cache)
+    assert reads.take() == ["r01", "r02"]
+
+
 def test_text_and_vectors_are_not_kept(store, cache, reads):
     scan(store, cache, ["record_id", "text"])
     assert not cache.exists()

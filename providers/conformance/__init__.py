@@ -1,0 +1,43 @@
+"""The conformance kit: what every provider must do, run by pytest and by operators (SPEC §12, HOUSE).
+
+A :class:`~providers.conformance.kit.Backend` gives scratch stores of one kind and a native way into them;
+:func:`~providers.conformance.kit.run` runs the checks. Declared gaps are in
+:mod:`providers.conformance.gaps`.
+"""
+
+from __future__ import annotations
+
+from providers.conformance import control, faults, reading, writing
+from providers.conformance.gaps import GAPS
+from providers.conformance.kit import (
+    CHECKS,
+    Backend,
+    Bench,
+    Check,
+    ConformanceError,
+    Gap,
+    NotHeldError,
+    Result,
+    Store,
+    run,
+    run_check,
+)
+
+#: The modules whose checks make up the kit, in the order of the contract.
+ROOMS = (reading, writing, control, faults)
+
+__all__ = [
+    "CHECKS",
+    "GAPS",
+    "ROOMS",
+    "Backend",
+    "Bench",
+    "Check",
+    "ConformanceError",
+    "Gap",
+    "NotHeldError",
+    "Result",
+    "Store",
+    "run",
+    "run_check",
+]

@@ -1,0 +1,25 @@
+"""The kit on every provider: all of them do the same, but for declared gaps (SPEC §12)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from providers.conformance import CHECKS, GAPS, run_check
+from tests.providers.backends import backend
+
+BACKENDS = ("filesystem", "notion")
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_conformance(kind: str, name: str, tmp_path: Path) -> None:
+    """SPEC §12: one suite, every provider; a declared gap must fail as declared."""
+    result = run_check(CHECKS[name], backend(kind, tmp_path))
+    if not result.good:
+        raise AssertionError(f"{kind}: {result.check.holds}: {result.detail}") from result.error
+
+
+def test_every_gap_belongs_to_a_check() -> None:
+    assert [(kind, name) for kind, gaps in GAPS.items() for name in gaps if name not in CHECKS] == []

@@ -310,7 +310,7 @@ def _stored(
     end: Mapping[str, Any] | None,
     now: int,
 ) -> StoredPlan:
-    latest = max(openings, key=lambda item: int(item["generation"]), default=None)
+    latest = max(openings, key=lambda item: (int(item["generation"]), _instant(item["opened_at"])), default=None)
     generation = 0 if latest is None else int(latest["generation"])
     decided = next((item for item in decisions if int(item["generation"]) == generation), None)
     decision = None if decided is None else _decision(decided)
@@ -385,7 +385,9 @@ def publish(
     """Puts a stored plan before its approver: one open plan a scope (SPEC §7.1).
 
     An older open plan of the same scope with the same set of records stays the one that waits, and nobody is
-    asked again; one with another set is superseded. Publishing a plan that expired opens it again.
+    asked again; one with another set is superseded, unless it was made for a later instant: nights that were
+    missed and are caught up out of order leave the latest question standing. Publishing a plan that expired
+    opens it again.
 
     Raises:
         PlanStateError: the plan was rejected, superseded or has been applied.
@@ -401,12 +403,51 @@ def publish(
         if other.state == "open" and other.scope == mine.scope and other.plan_id != mine.plan_id
     ]
     for other in others:
-        if other.item_set == mine.item_set and other.store_identity == mine.store_identity:
+        same = other.item_set == mine.item_set and other.store_identity == mine.store_identity
+        if same or _instant(other.as_of) > _instant(mine.as_of):
             return Publication(waiting=other.plan_id, already_open=True)
     for other in others:
         conclude(provider, other, "superseded", by="fallow", reason=f"superseded by {mine.plan_id}", now=now)
     _open(provider, mine, now=now, expiry_hours=expiry_hours, published=True, who=requested_by, flow_run_id=flow_run_id)
     return Publication(waiting=mine.plan_id, superseded=tuple(other.plan_id for other in others))
+
+
+def take_over(provider: Provider, plan_id: str, *, flow_run_id: str, now: int) -> None:
+    """Puts an open plan's question into another run's hands, where the run that asked is gone.
+
+    The opening stays the same: its end, and a decision recorded meanwhile, hold. Idempotent.
+
+    Raises:
+        PlanStateError: the plan is not open.
+    """
+    stored = stored_plan(provider, plan_id, now)
+    if stored.state != "open":
+        raise PlanStateError(f"{stored.plan_id} is {stored.state}", hint="only an open plan is asked about")
+    if stored.flow_run_id == flow_run_id:
+        return
+    content = {
+        "plan_id": stored.plan_id,
+        "generation": stored.generation,
+        "opened_at": iso(now),
+        "expires_at": iso(stored.expires_at),
+        "published": True,
+        "requested_by": stored.requested_by,
+        "flow_run_id": flow_run_id,
+    }
+    name = f"{OPENING}{_short(stored.plan_id)}-{stored.generation:04d}-{flow_run_id}"
+    insert_control_rows(provider, [control_row(name, "fallow_plan", content, now=now, agent_id=stored.scope.agent_id)])
+
+
+def plan_of_run(provider: Provider, flow_run_id: str, now: int) -> StoredPlan | None:
+    """The plan that a run put before its approver, however long ago; None where it has published none.
+
+    Its ``flow_run_id`` is another where another run has taken the question over since.
+    """
+    for row in provider.find(SHARED, OPENING):
+        content = content_of(row)
+        if content.get("flow_run_id") == flow_run_id:
+            return stored_plan(provider, str(content.get("plan_id")), now)
+    return None
 
 
 def reopen(provider: Provider, plan_id: str, *, now: int, expiry_hours: float, requested_by: str | None = None) -> None:

@@ -53,12 +53,14 @@ def plan_scope(
     agents: Mapping[str, Mapping[str, Any]] | None = None,
     view: StoreView | None = None,
     opt_outs: bool = True,
+    keep_empty: bool = True,
 ) -> RetentionPlan:
     """Plans a scope and stores the plan (SPEC §6): the one way for library, command line and flows.
 
     Args:
         opt_outs: a whole-store plan leaves out agents that switched retention off.
         view: a store already read, when several scopes are planned in one night.
+        keep_empty: also store a plan without a record; a schedule over many scopes does not.
 
     Raises:
         StoreUnreadableError: there is no plan over part of a scope.
@@ -77,6 +79,8 @@ def plan_scope(
         policies=policies,
         view=view,
     )
+    if not plan.entries and not keep_empty:
+        return plan
     stored = store_plan(provider, plan)
     reopen(provider, stored.plan_id, now=now, expiry_hours=settings.retention.expiry_hours, requested_by=requested_by)
     return stored

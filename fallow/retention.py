@@ -31,6 +31,9 @@ from fallow.record import (
 from fallow.settings import RetentionConfig, Settings, agent_policy, parse_flag
 from fallow.times import FUTURE_TOLERANCE, MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR, iso, zone
 
+#: A plan shows how the retention of its scope's visible records spreads over this many equal parts of 0..1.
+DISTRIBUTION_BINS: Final = 20
+
 #: Settings that enter a plan's policy, and so its id.
 _POLICY: Final = (
     "retention.min_retention",
@@ -333,6 +336,7 @@ def make_plan(
         },
         "breach_ids": dict(sorted(counts.breaches.first_ids.items())),
         "coverage": counts.coverage(config.min_retention),
+        "distribution": counts.distribution,
         "blast_radius": {"share": share, "limit": config.blast_radius, "exceeded": share > config.blast_radius},
         "agents": {"left_out": list(excluded), "differing": list(policies.differing) if whole_store else []},
         "settings_problems": list(settings.problems),
@@ -412,8 +416,13 @@ class _Counts:
     faded: int = 0
     protected: dict[str, int] = field(default_factory=dict)
     breaches: BreachCounts = field(default_factory=BreachCounts)
+    distribution: list[int] = field(default_factory=lambda: [0] * DISTRIBUTION_BINS)
 
     def add(self, scored: pl.DataFrame, config: RetentionConfig) -> None:
+        visible = scored.filter(pl.col("retention_state") != "suppressed").get_column("retention").to_numpy()
+        bins = np.minimum((visible * DISTRIBUTION_BINS).astype(np.int64), DISTRIBUTION_BINS - 1)
+        for number, found in enumerate(np.bincount(bins, minlength=DISTRIBUTION_BINS).tolist()):
+            self.distribution[number] += found
         grace = round(config.grace_days * MICROSECONDS_PER_DAY)
         self.scanned += len(scored)
         self.already_suppressed += int((scored["retention_state"] == "suppressed").sum())

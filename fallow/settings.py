@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
@@ -322,6 +323,37 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 #: The environment's own names of settings that are read where they are used, for ``doctor`` and ``settings``.
 STORE_ENV: Final = "FALLOW_STORE"
 STORES_ENV: Final = "FALLOW_STORES"
+
+
+def configured_stores(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The stores that scheduled flows work on: FALLOW_STORES, else FALLOW_STORE (SPEC §6.1).
+
+    FALLOW_STORES is a JSON list of addresses, or addresses separated by white space. Doubles count once.
+
+    Raises:
+        SettingError: neither names a store, or the list is not one.
+    """
+    environ = os.environ if environ is None else environ
+    text = environ.get(STORES_ENV, "").strip()
+    named: list[str] = text.split()
+    if text.startswith("["):
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, list) or not all(isinstance(item, str) and item.strip() for item in parsed):
+            raise SettingError(f"{STORES_ENV} is not a JSON list of addresses", hint='such as ["/srv/a", "/srv/b"]')
+        named = [item.strip() for item in parsed]
+    if not named and environ.get(STORE_ENV, "").strip():
+        named = [environ[STORE_ENV].strip()]
+    if not named:
+        raise SettingError("no store is configured", hint=f"set {STORE_ENV}, or {STORES_ENV} for several")
+    return tuple(dict.fromkeys(named))
+
+
+def without_secrets(address: str) -> str:
+    """A store's address as it may be shown and passed around: a password in it becomes ``***``."""
+    return re.sub(r"(?<=://)([^/@\s:]*):[^/\s]*@", r"\1:***@", address)
 
 
 def _blank(value: Any) -> bool:

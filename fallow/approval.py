@@ -438,16 +438,19 @@ def take_over(provider: Provider, plan_id: str, *, flow_run_id: str, now: int) -
     insert_control_rows(provider, [control_row(name, "fallow_plan", content, now=now, agent_id=stored.scope.agent_id)])
 
 
+def runs_that_asked(provider: Provider) -> dict[str, str]:
+    """Every flow run that ever put a plan before its approver, with that plan's id."""
+    contents = [content_of(row) for row in provider.find(SHARED, OPENING)]
+    return {str(item["flow_run_id"]): str(item["plan_id"]) for item in contents if item.get("flow_run_id")}
+
+
 def plan_of_run(provider: Provider, flow_run_id: str, now: int) -> StoredPlan | None:
     """The plan that a run put before its approver, however long ago; None where it has published none.
 
     Its ``flow_run_id`` is another where another run has taken the question over since.
     """
-    for row in provider.find(SHARED, OPENING):
-        content = content_of(row)
-        if content.get("flow_run_id") == flow_run_id:
-            return stored_plan(provider, str(content.get("plan_id")), now)
-    return None
+    plan_id = runs_that_asked(provider).get(flow_run_id)
+    return None if plan_id is None else stored_plan(provider, plan_id, now)
 
 
 def reopen(provider: Provider, plan_id: str, *, now: int, expiry_hours: float, requested_by: str | None = None) -> None:

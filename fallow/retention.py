@@ -165,6 +165,14 @@ def in_scope(scope: Scope, excluded_agents: Collection[str] = ()) -> pl.Expr:
     return rule
 
 
+def scopes_of(view: StoreView) -> tuple[Scope, ...]:
+    """The scopes of a night over a whole store: every agent that owns a record, and the records nobody owns."""
+    owners = pl.concat(frame.lazy().select("agent_id") for frame in view.frames.values()).unique().collect()
+    named = sorted(owners.get_column("agent_id").drop_nulls().to_list())
+    unowned = (Scope(unowned=True),) if owners.get_column("agent_id").null_count() else ()
+    return (*(Scope(agent_id=name) for name in named), *unowned)
+
+
 def score(frame: pl.DataFrame, as_of: int, decay: float, default_importance: float) -> pl.DataFrame:
     """Adds retention and its parts to the records of one set (SPEC §6.2).
 

@@ -9,6 +9,7 @@ from fallow.errors import PlanStateError, SettingError
 from fallow.plan import Scope
 from fallow.planner import plan_scope
 from fallow.provider import open_provider
+from fallow.retention import in_scope, read_store, scopes_of
 from fallow.settings import configured_stores, resolve, without_secrets
 from fallow.times import MICROSECONDS_PER_DAY, parse_as_of
 
@@ -60,6 +61,18 @@ def test_a_missed_night_caught_up_late_leaves_the_later_question_standing_7_1(sa
         asked = publish(provider, late, now=NOW, expiry_hours=72, flow_run_id=OTHER)
         assert (asked.waiting, asked.already_open, asked.superseded) == (tonight.plan_id, True, ())
         assert stored_plan(provider, late.plan_id, NOW).state == "planned"
+
+
+def test_a_night_is_one_scope_for_each_owner_and_one_for_what_nobody_owns_6_4(sample_store):
+    with open_provider(str(sample_store)) as provider:
+        view = read_store(provider)
+        scopes = scopes_of(view)
+        assert scopes[-1] == Scope(unowned=True)
+        names = [scope.agent_id for scope in scopes[:-1]]
+        assert names == sorted(set(names))
+        assert len(names) > 1
+        whole = sum(len(frame) for frame in view.frames.values())
+        assert whole == sum(len(frame.filter(in_scope(scope))) for scope in scopes for frame in view.frames.values())
 
 
 def test_an_empty_plan_is_stored_only_where_asked_for(sample_store):

@@ -15,8 +15,8 @@ import polars as pl
 
 from fallow.approval import MAX_NOTE, cut, load_plan, stored_plan
 from fallow.errors import PlanExpiredError, PlanStateError
-from fallow.history import Change, chunks, fetch_keys, find_heads, insert_control_rows, write_journal
-from fallow.journal import change_id, forgotten_event, text_time
+from fallow.history import Change, chunks, fetch_keys, find_heads, insert_again, insert_control_rows, write_journal
+from fallow.journal import change_id, event_id, forgotten_event, forgotten_key, text_time
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.protection import COLUMNS, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
@@ -272,7 +272,9 @@ def apply_plan(
                     work.skipped[key] = row
         report.state = {"stale": "Stale", "closed": "Closed"}.get(stored.state, "Applied") if ended else "Stale"  # type: ignore[assignment]
         _fill(report, work)
-        if not ended:
+        if ended:
+            insert_again(provider, [event_id(forgotten_key(plan.plan_id))])
+        else:
             _end(work, report)
         return report
     for number, chunk in enumerate(chunks(keys, size)):

@@ -22,7 +22,7 @@ from fallow.errors import (
     PlanNotFoundError,
     PlanStateError,
 )
-from fallow.history import insert_control_rows
+from fallow.history import insert_again, insert_control_rows
 from fallow.journal import SHARED, content_of, control_row, event_id, forgotten_key, planned_event
 from fallow.plan import PLAN_ID_PREFIX, RetentionPlan, Scope
 from fallow.provider import Provider, RecordKey, Row, Unreadable
@@ -185,8 +185,8 @@ def store_plan(provider: Provider, plan: RetentionPlan) -> RetentionPlan:
             provider, [control_row(HEAD + short, "fallow_plan", content, now=plan.planned_at, agent_id=scope.agent_id)]
         )
     stored = _read_document(provider, _head(provider, plan.plan_id))
-    if planned_event(stored)["_id"] not in provider.fetch(SHARED, [planned_event(stored)["_id"]]):
-        insert_control_rows(provider, [planned_event(stored)])
+    again = [] if head is None or isinstance(head, Unreadable) else [head]
+    insert_control_rows(provider, [*again, planned_event(stored)])
     return stored
 
 
@@ -394,6 +394,7 @@ def publish(
     """
     mine = stored_plan(provider, plan.plan_id, now)
     if mine.state == "open":
+        insert_again(provider, _openings(provider, mine.plan_id))
         return Publication(waiting=mine.plan_id, already_open=mine.flow_run_id != flow_run_id or flow_run_id is None)
     if mine.state not in {"planned", "expired"}:
         raise PlanStateError(f"{plan.plan_id} is {mine.state}", hint="plan again for a new decision")
@@ -410,6 +411,10 @@ def publish(
         conclude(provider, other, "superseded", by="fallow", reason=f"superseded by {mine.plan_id}", now=now)
     _open(provider, mine, now=now, expiry_hours=expiry_hours, published=True, who=requested_by, flow_run_id=flow_run_id)
     return Publication(waiting=mine.plan_id, superseded=tuple(other.plan_id for other in others))
+
+
+def _openings(provider: Provider, plan_id: str) -> list[str]:
+    return [str(row["_id"]) for row in provider.find(SHARED, f"{OPENING}{_short(plan_id)}-")]
 
 
 def take_over(provider: Provider, plan_id: str, *, flow_run_id: str, now: int) -> None:
@@ -499,8 +504,12 @@ def conclude(provider: Provider, stored: StoredPlan, verdict: Verdict, *, by: st
     return _record(provider, stored, decision)
 
 
+def _decision_id(stored: StoredPlan) -> str:
+    return f"{DECISION}{_short(stored.plan_id)}-{stored.generation:04d}"
+
+
 def _record(provider: Provider, stored: StoredPlan, decision: Decision) -> Decision:
-    name = f"{DECISION}{_short(stored.plan_id)}-{stored.generation:04d}"
+    name = _decision_id(stored)
     content = {**decision.to_json(), "generation": stored.generation, "store_identity": stored.store_identity}
     row = control_row(name, "fallow_decision", content, now=decision.decided_at, agent_id=stored.scope.agent_id)
     if insert_control_rows(provider, [row]) == ["applied"]:
@@ -610,7 +619,9 @@ def decide(
     if verdict == "approved":
         _check_count(plan, count)
     if stored.decision is not None:
-        return _same_again(stored, verdict, keys)
+        standing_decision = _same_again(stored, verdict, keys)
+        insert_again(provider, [_decision_id(stored)])
+        return standing_decision
     if stored.state == "expired":
         raise PlanExpiredError(
             f"{plan.plan_id} expired at {iso(stored.expires_at)}", hint="plan again; nothing was written"

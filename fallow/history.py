@@ -1,7 +1,8 @@
 """Writing the memory history journal beside the records (SPEC §10): what happens when, and after a crash.
 
 A record is written first, its journal entry after it, its head last. All three have ids of their own, so
-whoever runs the same step again completes what is missing and changes nothing else.
+whoever runs the same step again completes what is missing and changes nothing else. What is found stored is
+inserted again: the process that stored it may have died before agents' listings had it.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def write_journal(provider: Provider, changes: Sequence[Change], heads: Mapping[
             entries.append(_entry(change, previous))
         else:
             previous = content_of(written).get("previous_event_id")
+            entries.append(written)
+            new_heads += [] if head is None else [head]
         row = head_row(change.record, name, change.row_id, change.after, now=change.now)
         if head is None:
             new_heads.append(row)
@@ -143,6 +146,15 @@ def insert_control_rows(provider: Provider, rows: Sequence[Row]) -> list[str]:
         _check([outcome], {"applied", "already"})
         statuses.append(status)
     return statuses
+
+
+def insert_again(provider: Provider, row_ids: Iterable[str]) -> None:
+    """Completes rows of ``shared_memory`` that a process may have died over: stored, but not yet in agents' listings.
+
+    Inserting what is there changes nothing else (see :meth:`fallow.provider.Provider.insert`).
+    """
+    rows = [row for row in provider.fetch(SHARED, row_ids).values() if not isinstance(row, Unreadable)]
+    insert_control_rows(provider, rows)
 
 
 def _check(outcomes: Iterable[Outcome], good: set[str]) -> None:

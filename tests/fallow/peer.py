@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fallow.plan import RetentionPlan
+from fallow.plan import RetentionPlan, Scope
 from fallow.planner import RetentionPlanner
 from fallow.provider import Provider
+from fallow.retention import make_plan
 from fallow.scoring import RetrievalScoring
 from fallow.settings import RetentionConfig
 
@@ -77,7 +78,19 @@ def reasons_to_differ(row: Mapping[str, Any], key: Key, cited: set[str], now: fl
             reasons.add("importance out of range or no number")
     if sum(row.get(name) is not None for name in ("last_accessed_at", "last_accessed", "last_recalled_at")) > 1:
         reasons.add("several access times")
+    if key[1] in cited_by_itself(row, key[1]):
+        reasons.add("cites itself")
+    stamp = row.get("timestamp")
+    if str(stamp).isdigit() and float(str(stamp)) >= 1e11:
+        reasons.add("created in milliseconds")
+    if {tag.lower() for tag in row.get("tags") or ()} & {"pinned", "verified"} and "pinned" not in row["tags"]:
+        reasons.add("a flag among the tags in a spelling of SPEC §1 that is not MemoRizz's")
     return reasons
+
+
+def cited_by_itself(row: Mapping[str, Any], record_id: str) -> set[str]:
+    values = [row.get(name) for name in CITING]
+    return {record_id for value in values if record_id in (value if isinstance(value, list) else [value])}
 
 
 def plan_for(provider: Provider, scenario: Mapping[str, Any], as_of: int, **changes: Any) -> RetentionPlan:
@@ -85,7 +98,9 @@ def plan_for(provider: Provider, scenario: Mapping[str, Any], as_of: int, **chan
     recorded = {name: value for name, value in scenario["retention"].items() if value is not None}
     config = RetentionConfig(**{**recorded, **changes})
     planner = RetentionPlanner(provider, scenario["agent_id"], config, RetrievalScoring(**scenario["scoring"]))
-    return planner.plan(memory_ids=scenario["memory_ids"], as_of=as_of, now=as_of)
+    memory_ids = scenario["memory_ids"]
+    scope = Scope(agent_id=scenario["agent_id"] or None, memory_ids=None if memory_ids is None else tuple(memory_ids))
+    return make_plan(provider, planner.settings, scope=scope, as_of=as_of, now=as_of)
 
 
 def differences(provider: Provider, scenario: Mapping[str, Any], rows: Rows, as_of: int) -> list[str]:
@@ -115,7 +130,7 @@ def differences(provider: Provider, scenario: Mapping[str, Any], rows: Rows, as_
     for key in both:
         if abs(theirs[key]["utility"] - ours[key].retention) > 1e-6 and not explained(key):
             problems.append(f"retention of {key}: {theirs[key]['utility']} and {ours[key].retention}")
-        if abs(theirs[key]["age_days"] - ours[key].age_days) > 1e-3:
+        if abs(theirs[key]["age_days"] - ours[key].age_days) > 1e-3 and not explained(key):
             problems.append(f"age of {key}: {theirs[key]['age_days']} and {ours[key].age_days}")
     plain = {key for key in both if not explained(key)}
     if [key for key in theirs if key in plain] != [key for key in ours if key in plain]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from fallow.plan import Scope
 from fallow.planner import RetentionPlanner, suppressed_records
 from fallow.provider import open_provider
 from fallow.record import PRIMARY_TYPES
+from fallow.sample import sample_rows
 from fallow.scoring import RetrievalScoring
 from fallow.settings import RetentionConfig
 from fallow.times import parse_as_of, parse_time
-from tests.conftest import FIXTURE_NAIVE_TIMEZONE
+from tests.conftest import FIXTURE_NAIVE_TIMEZONE, write_as_agent
 from tests.fallow.peer import Rows, differences, raw_rows, score_differences
 
 
@@ -48,6 +50,26 @@ def test_every_recorded_scenario_differs_only_as_stores_md_lists(fs_store: Path,
                 found[f"{number} {scenario['name']} {scenario['agent_id']} {scenario['memory_ids']}"] = problems
     assert len(expected["scenarios"]) == 32
     assert not found
+
+
+def tame(row: dict[str, Any]) -> bool:
+    """MemoRizz's own planner ends with an error on an infinite access count (TRAPS 42)."""
+    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+
+
+def test_the_same_holds_on_a_small_store_of_our_own(tmp_path: Path) -> None:
+    """The answers were recorded from MemoRizz 0.17.16 on the sample store, without rows that it cannot plan."""
+    recorded = json.loads((Path(__file__).parent / "recorded" / "sample_plans.json").read_text())
+    as_of = parse_as_of(recorded["now"])
+    sample = sample_rows(now=as_of, conversations=4)
+    write_as_agent(tmp_path / "s", {name: [row for row in rows if tame(row)] for name, rows in sample.items()})
+    rows = read_raw(tmp_path / "s")
+    with open_provider(str(tmp_path / "s")) as provider:
+        for scenario in recorded["scenarios"]:
+            assert len(scenario["candidates"]) >= 17
+            assert differences(provider, scenario, rows, as_of) == [], scenario["name"]
+        suppressed = {(item["memory_type"], item["record_id"]) for item in recorded["scenarios"][0]["suppressed"]}
+        assert {(item.memory_type, item.record_id) for item in suppressed_records(provider)} == suppressed
 
 
 def test_ten_of_the_default_candidates_are_cited_elsewhere(fs_store: Path, expected: dict[str, Any]) -> None:

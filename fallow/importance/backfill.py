@@ -1,0 +1,246 @@
+"""Rating what a store holds unrated (SPEC §3.4-3.6), free and in place.
+
+The rows themselves are the checkpoint: a row that has a rating is left alone, so a run that died is
+continued by starting it again. Every write is conditional on the row still having no rating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import polars as pl
+
+from fallow.history import insert_control_rows
+from fallow.importance.config import ImportanceConfig
+from fallow.importance.heuristic import Rarity, Rating
+from fallow.importance.rater import ImportanceRater
+from fallow.journal import control_event, ids_digest
+from fallow.plan import Scope
+from fallow.provider import MISSING, Patch, Provider, RecordKey, Row, Unreadable
+from fallow.record import PRIMARY_TYPES, Record, read_record
+from fallow.retention import in_scope
+
+#: What a scan for rating reads.
+COLUMNS: Final = (
+    "record_id",
+    "agent_id",
+    "memory_id",
+    "user_id",
+    "thread_id",
+    "created_at",
+    "importance",
+    "importance_source",
+    "verified",
+    "retention_state",
+    "breaches",
+    "role",
+    "text",
+)
+#: How often a row that changed under a write is read and decided anew.
+_ROUNDS: Final = 4
+#: Fields that hold a rating; a rating is written only where they are as they were.
+_RATING_FIELDS: Final = ("importance", "importance_source", "metadata", "verified")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class BackfillReport:
+    """What a backfill did. ``by_source`` counts ratings written; ``raised`` verified records lifted to 1.0."""
+
+    mode: str
+    scanned: int = 0
+    rated: int = 0
+    raised: int = 0
+    already: int = 0
+    suspect: int = 0
+    by_source: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    failed: dict[str, list[str]] = field(default_factory=dict)
+    distribution: list[int] = field(default_factory=lambda: [0] * 10)
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json`` and artifacts."""
+        return {
+            "schema_version": 1,
+            "mode": self.mode,
+            "scanned": self.scanned,
+            "rated": self.rated,
+            "raised": self.raised,
+            "already_rated": self.already,
+            "suspect": self.suspect,
+            "by_source": dict(sorted(self.by_source.items())),
+            "skipped": {reason: sorted(ids) for reason, ids in sorted(self.skipped.items())},
+            "failed": {reason: sorted(ids) for reason, ids in sorted(self.failed.items())},
+            "distribution": self.distribution,
+            "state": "Rated" if self.rated or self.raised else "NothingToDo",
+        }
+
+
+def read_scope(provider: Provider, memory_type: str, scope: Scope) -> Iterator[pl.DataFrame]:
+    """The records of a scope, with their text, piece by piece.
+
+    Raises:
+        StoreUnreadableError: the listing failed or was cut short.
+    """
+    for batch in provider.scan(memory_type, COLUMNS):
+        yield batch.frame.filter(in_scope(scope))
+
+
+def rarity_of(provider: Provider, memory_types: Sequence[str], scope: Scope) -> Rarity:
+    """How rare each word is in a scope: over all its records, rated or not, so that a later run agrees."""
+
+    def texts() -> Iterator[str]:
+        for memory_type in memory_types:
+            for frame in read_scope(provider, memory_type, scope):
+                yield from frame.get_column("text").drop_nulls().to_list()
+
+    return Rarity.of(texts())
+
+
+def backfill_importance(
+    provider: Provider,
+    *,
+    now: int,
+    rater: ImportanceRater | None = None,
+    scope: Scope | None = None,
+    memory_types: Sequence[str] = PRIMARY_TYPES,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> BackfillReport:
+    """Gives every record of a scope that has no rating one by the heuristic (SPEC §3.1, §3.6). Idempotent.
+
+    A verified record is raised to 1.0, the only change that a stored rating ever sees (SPEC §3.4). A stored
+    value that cannot be used (SPEC §1.2) stays as it is.
+
+    Args:
+        provider: the open store.
+        now: the wall clock, microseconds, for the run's event.
+        rater: rates the rows; by default the heuristic with the scope's own rarity.
+        scope: which records; by default the whole store.
+        memory_types: of which types.
+        dry_run: rate and count, write nothing.
+        progress: called with (records settled, records found) after each chunk.
+
+    Raises:
+        StoreUnreadableError: a listing failed; what was rated before stays rated.
+    """
+    scope = scope or Scope()
+    if rater is None:
+        rarity = rarity_of(provider, memory_types, scope)
+        rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=rarity)
+    report = BackfillReport(mode=rater.config.mode)
+    written: list[RecordKey] = []
+    size = max(1, provider.capabilities.batch_size)
+    for memory_type in memory_types:
+        for frame in read_scope(provider, memory_type, scope):
+            report.scanned += len(frame)
+            todo = _to_rate(frame, report)
+            for start in range(0, len(todo), size):
+                piece = todo.slice(start, size)
+                ratings = _ratings(piece, rater)
+                if dry_run:
+                    for rating in ratings.values():
+                        _count(report, rating)
+                else:
+                    written += _write(provider, memory_type, ratings, report)
+                if progress is not None:
+                    progress(start + len(piece), len(todo))
+    if written:
+        payload = {
+            "mode": report.mode,
+            "rated": report.rated,
+            "raised": report.raised,
+            "ids_digest": ids_digest(written),
+        }
+        key = f"importance-backfill:{payload['ids_digest']}"
+        insert_control_rows(
+            provider, [control_event("importance_rated", key, payload, now=now, agent_id=scope.agent_id)]
+        )
+    return report
+
+
+def _to_rate(frame: pl.DataFrame, report: BackfillReport) -> pl.DataFrame:
+    """Rows without a rating, and verified rows below 1.0; counts the others."""
+    bad = pl.col("breaches").list.eval(pl.element().str.starts_with("importance")).list.any()
+    rated = pl.col("importance").is_not_null()
+    below = pl.col("verified") & (pl.col("importance") < 1.0)
+    report.already += frame.filter(rated & ~below).height
+    report.suspect += frame.filter((pl.col("importance_source") == "llm") & (pl.col("importance") == 1.0)).height
+    stored = frame.filter(~rated & bad).get_column("record_id").to_list()
+    if stored:
+        report.skipped.setdefault("a stored value that cannot be used", []).extend(stored)
+    return frame.filter((~rated & ~bad) | below)
+
+
+def _ratings(frame: pl.DataFrame, rater: ImportanceRater) -> dict[str, Rating]:
+    rows = frame.select("record_id", "text", "role", "verified").rows()
+    turns = [{"id": name, "text": text, "role": role, "verified": sure} for name, text, role, sure in rows]
+    ratings = zip((row[0] for row in rows), rater.rate_all(turns), strict=True)
+    return {name: rating for name, rating in ratings if rating.importance is not None}
+
+
+def _count(report: BackfillReport, rating: Rating, *, raised: bool = False) -> None:
+    if raised:
+        report.raised += 1
+    else:
+        report.rated += 1
+    report.by_source[rating.source] = report.by_source.get(rating.source, 0) + 1
+    report.distribution[min(9, int((rating.importance or 0.0) * 10))] += 1
+
+
+def _write(
+    provider: Provider, memory_type: str, ratings: Mapping[str, Rating], report: BackfillReport
+) -> list[RecordKey]:
+    """Writes a chunk's ratings where the rows still have none; what changed meanwhile is decided again."""
+    done: list[RecordKey] = []
+    pending = list(ratings)
+    unknown: set[str] = set()
+    for _ in range(_ROUNDS):
+        rows = provider.fetch(memory_type, pending)
+        patches: list[Patch] = []
+        for name in pending:
+            row = rows.get(name)
+            if row is None or isinstance(row, Unreadable):
+                report.skipped.setdefault("gone" if row is None else "unreadable", []).append(name)
+                continue
+            record = read_record(row, memory_type, name)
+            if name in unknown and record.importance == ratings[name].importance:
+                _count(report, ratings[name])
+                done.append(RecordKey(memory_type, name))
+            elif not _wants(record):
+                report.skipped.setdefault("rated meanwhile", []).append(name)
+            else:
+                patches.append(_patch(row, record, ratings[name]))
+        pending = []
+        if not patches:
+            return done
+        for patch, outcome in zip(patches, provider.patch(patches), strict=True):
+            name = patch.key.record_id
+            if outcome.status == "applied":
+                _count(report, ratings[name], raised=patch.expected["importance"] is not MISSING)
+                done.append(patch.key)
+            elif outcome.status == "gone":
+                report.skipped.setdefault("gone", []).append(name)
+            elif outcome.status == "failed":
+                report.failed.setdefault(outcome.detail or "refused by the store", []).append(name)
+            else:
+                pending.append(name)
+                unknown |= {name} if outcome.status == "unknown" else set()
+    for name in pending:
+        report.failed.setdefault("kept changing while it was written", []).append(name)
+    return done
+
+
+def _wants(record: Record) -> bool:
+    if record.importance is None:
+        return not any(name.startswith("importance") for name in record.breaches)
+    return record.verified and record.importance < 1.0
+
+
+def _patch(row: Row, record: Record, rating: Rating) -> Patch:
+    expected = {name: row.get(name, MISSING) for name in _RATING_FIELDS}
+    changes = {"importance": rating.importance, "importance_source": rating.source}
+    return Patch(RecordKey(record.memory_type, record.record_id), expected, changes)

@@ -320,9 +320,16 @@ def _read_count(row: Mapping[str, Any], breaches: list[str]) -> int:
 
 
 def _read_created(row: Mapping[str, Any], content: Mapping[str, Any], zone: tzinfo, breaches: list[str]) -> int | None:
-    for value in (*(row.get(name) for name in _CREATED), content.get("timestamp")):
-        if _absent(value):
+    for name in _CREATED:
+        value = row.get(name)
+        if value is None or _absent(value):
             continue
+        instant = parse_time(value, zone)
+        if instant is not None:
+            return instant
+        breaches.append("created_at_unparsable")
+    value = content.get("timestamp") if content else None
+    if not _absent(value):
         instant = parse_time(value, zone)
         if instant is not None:
             return instant
@@ -469,6 +476,8 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
 def display_text(row: Mapping[str, Any]) -> str:
     """What a person would read in a row: its content, else the first of its other text fields (STORES.md)."""
     content = row.get("content")
+    if type(content) is str and content and content[0] not in "{ \t\r\n":
+        return content
     nested = _mapping(content)
     for holder in (nested, row):
         for name in (

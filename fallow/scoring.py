@@ -12,12 +12,18 @@ An agent host calls this on every turn, so it needs numpy only, and numpy is loa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fallow.errors import SettingError
-from fallow.record import read_number
+from fallow.record import RankingSignals, canonical_id, read_number, read_ranking_signals
+from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
+from fallow.vectors import cosines, read_vector, read_vectors
+
+if TYPE_CHECKING:
+    from fallow.vectors import Vectors
 
 Anchor = Literal["last_accessed", "created"]
 
@@ -164,3 +170,195 @@ def scoring_for(
         return scoring, ("retrieval_policy.scoring is no object; it is ignored",)
     labels = {name: f"retrieval_policy.scoring.{name}" for name in SCORING_ENVIRONMENT}
     return _overridden(scoring, overrides, labels)
+
+
+#: Where stores and search indexes put their own measure of likeness.
+_PROVIDER_SCORES: Final = ("score", "similarity", "relevance", "relevance_score")
+_EMBEDDINGS: Final = ("embedding", "vector")
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A row on its way through ranking: what it says, and what ranking read of it.
+
+    ``relevance_reason`` says why a raw relevance is not a cosine; it is empty where it is.
+    """
+
+    source: str
+    row: Mapping[str, Any]
+    record_id: str
+    signals: RankingSignals
+    provider_score: float | None
+    position: int
+    relevance: float = 0.0
+    relevance_reason: str = ""
+    scoring: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The combined score, once :func:`score_in_place` has run."""
+        return float(self.scoring["score"])
+
+
+def record_id_of(row: Mapping[str, Any]) -> str:
+    """A row's id in its one text form: ``_id``, ``id`` or ``record_id`` (SPEC §1); empty where there is none."""
+    for name in ("_id", "id", "record_id"):
+        text = canonical_id(row.get(name))
+        if text is not None:
+            return text
+    return ""
+
+
+def read_candidates(candidates: Iterable[Any]) -> list[Candidate]:
+    """(source, row) pairs, or rows, as candidates in their order; what is no row is left out.
+
+    A row without a source of its own takes its ``memory_type``.
+    """
+    found: list[Candidate] = []
+    for position, item in enumerate(candidates):
+        source, row = ("", item)
+        if isinstance(item, tuple | list) and len(item) == 2:
+            source, row = item
+        if not isinstance(row, Mapping):
+            continue
+        score = next((n for name in _PROVIDER_SCORES if (n := read_number(row.get(name))) is not None), None)
+        found.append(
+            Candidate(
+                source=str(source or row.get("memory_type") or ""),
+                row=row,
+                record_id=record_id_of(row),
+                signals=read_ranking_signals(row),
+                provider_score=score,
+                position=position,
+            )
+        )
+    return found
+
+
+def embedding_of(row: Mapping[str, Any]) -> Any:
+    """A row's stored embedding, a list or an array, or None."""
+    return next((value for name in _EMBEDDINGS if (value := row.get(name)) is not None), None)
+
+
+def tie_break(candidate: Candidate) -> tuple[str, str, str]:
+    """What orders candidates that are equal otherwise: their id; the same id twice, by source and text."""
+    return candidate.record_id, candidate.source, str(candidate.row.get("content"))[:200]
+
+
+def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, now: int) -> None:
+    """Fills in every candidate's ``scoring`` (SPEC §2.1); terms are normalised over exactly these candidates."""
+    import numpy as np
+
+    if not candidates:
+        return
+    hours = [_hours_since_anchor(item.signals, scoring.recency_anchor, now) for item in candidates]
+    raw = {
+        "recency": np.array([1.0 if gap is None else scoring.recency_decay_per_hour**gap for gap in hours]),
+        "importance": np.array(
+            [
+                scoring.default_importance if item.signals.importance is None else item.signals.importance
+                for item in candidates
+            ]
+        ),
+        "relevance": np.array([item.relevance for item in candidates]),
+    }
+    terms = {name: _normalized(values) if scoring.normalize else values for name, values in raw.items()}
+    weights = {
+        "recency": scoring.alpha_recency,
+        "importance": scoring.alpha_importance,
+        "relevance": scoring.alpha_relevance,
+    }
+    # Weights are scaled first: finite weights must not overflow to an infinity.
+    top = max(weights.values()) or 1.0
+    scaled = {name: weight / top for name, weight in weights.items()}
+    total = math.fsum(scaled.values()) or 1.0
+    score = sum(scaled[name] * terms[name] for name in terms) / total
+    columns = [terms[name].tolist() for name in terms] + [raw[name].tolist() for name in raw]
+    for item, value, a, b, c, d, e, f in zip(candidates, np.asarray(score).tolist(), *columns, strict=True):
+        item.scoring = {
+            "recency": a,
+            "importance": b,
+            "relevance": c,
+            "recency_raw": d,
+            "importance_raw": e,
+            "relevance_raw": f,
+            "score": value,
+            "anchor": scoring.recency_anchor,
+        }
+        if item.relevance_reason:
+            item.scoring["relevance_reason"] = item.relevance_reason
+
+
+def _hours_since_anchor(signals: RankingSignals, anchor: str, now: int) -> float | None:
+    created = signals.created_at
+    instant = created if anchor == "created" or signals.last_accessed_at is None else signals.last_accessed_at
+    return None if instant is None else max(0, now - instant) / MICROSECONDS_PER_HOUR
+
+
+def _normalized(values: Vectors) -> Vectors:
+    """Min-max over the set; a constant term is 1 for all, one candidate is not normalised (SPEC §2.1)."""
+    import numpy as np
+
+    if len(values) < 2:
+        return values
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        return np.ones_like(values)
+    # Halved, so that the span of the widest finite values stays finite.
+    return (values / 2 - low / 2) / (high / 2 - low / 2)
+
+
+def set_relevance(candidates: Sequence[Candidate], matrix: Vectors, where: Sequence[int], query: Any) -> None:
+    """The raw relevance of every candidate: its cosine with the query or the provider's score, whichever is greater."""
+    found: dict[int, float] = {}
+    reason = ""
+    if query is not None:
+        vector, reason = read_vector(query)
+        if vector is not None and len(where) and len(vector) == matrix.shape[1]:
+            found = dict(zip(where, cosines(matrix, vector).tolist(), strict=True))
+        reason = f"the query: {reason}" if reason else ""
+    for position, item in enumerate(candidates):
+        cosine = found.get(position)
+        if cosine is None:
+            item.relevance_reason = reason or item.relevance_reason or ("no query embedding" if query is None else "")
+            item.relevance = item.provider_score or 0.0
+        else:
+            item.relevance_reason = ""
+            item.relevance = cosine if item.provider_score is None else max(cosine, item.provider_score)
+
+
+def score_candidates(
+    candidates: Iterable[Any],
+    *,
+    query_embedding: Any = None,
+    scoring: RetrievalScoring | None = None,
+    now: int | None = None,
+) -> list[dict[str, Any]]:
+    """Every candidate with its ``scoring``, the best first (SPEC §2.1); nothing is dropped or merged.
+
+    Args:
+        candidates: (source, row) pairs or rows, in any shape that stores return.
+        query_embedding: the query's vector; without one relevance is the provider's score.
+        scoring: weights and anchor; by default those of the paper.
+        now: microseconds since the epoch; None means the system's clock.
+
+    Returns:
+        Copies of the rows with ``source`` and ``scoring``; ties are ordered by id.
+    """
+    chosen = scoring or RetrievalScoring()
+    items = read_candidates(candidates)
+    attach_relevance(items, query_embedding)
+    score_in_place(items, chosen, wall_clock() if now is None else now)
+    items.sort(key=tie_break)
+    items.sort(key=lambda item: -item.score)
+    return [{**item.row, "source": item.source, "scoring": item.scoring} for item in items]
+
+
+def attach_relevance(items: Sequence[Candidate], query: Any) -> tuple[Vectors, list[int]]:
+    """Reads the candidates' embeddings and sets their relevance; the usable unit rows and whose they are."""
+    length = len(query) if query is not None and hasattr(query, "__len__") and len(query) else None
+    matrix, where, reasons = read_vectors([embedding_of(item.row) for item in items], length)
+    for item, reason in zip(items, reasons, strict=True):
+        item.relevance_reason = reason
+    set_relevance(items, matrix, where, query)
+    return matrix, where

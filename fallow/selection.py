@@ -130,7 +130,7 @@ def dedupe_and_select(
         mmr_lambda,
         max_items,
         max_total_chars,
-        {p: t[:max_chars_per_item] for p, t in texts.items()},
+        {position: min(len(text), max_chars_per_item) for position, text in texts.items()},
         drop,
     )
     for rank, item in enumerate(selected, 1):

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from fallow.provider import open_provider as open_provider
     from fallow.record import Record as Record
     from fallow.record import read_record as read_record
+    from fallow.reinforcement import TouchReport as TouchReport
+    from fallow.reinforcement import touch_many as touch_many
     from fallow.restore import RestoreReport as RestoreReport
     from fallow.scoring import RetrievalScoring as RetrievalScoring
     from fallow.scoring import score_candidates as score_candidates
     from fallow.scoring import scoring_for as scoring_for
     from fallow.selection import dedupe_and_select as dedupe_and_select
+    from fallow.semantic_cache import cache_answer as cache_answer
     from fallow.settings import RetentionConfig as RetentionConfig
 
 _HOMES = {
@@ -45,12 +48,15 @@ _HOMES = {
     "RetentionPlanner": "fallow.planner",
     "RetrievalScoring": "fallow.scoring",
     "Scope": "fallow.plan",
+    "TouchReport": "fallow.reinforcement",
     "apply_plan": "fallow.apply",
+    "cache_answer": "fallow.semantic_cache",
     "dedupe_and_select": "fallow.selection",
     "open_provider": "fallow.provider",
     "read_record": "fallow.record",
     "score_candidates": "fallow.scoring",
     "scoring_for": "fallow.scoring",
+    "touch_many": "fallow.reinforcement",
 }
 
 __all__ = [  # the table above is the one list

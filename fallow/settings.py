@@ -240,6 +240,19 @@ def parse_naive_timezone(value: Any) -> dict[str, str]:
     return zones
 
 
+def _hours_by_name(value: Any) -> dict[str, float]:
+    """A JSON object of hours by domain."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError("is not valid JSON") from None
+    if not isinstance(value, Mapping):
+        raise ValueError("must be an object of hours by domain")
+    hours = _number(0, above=True)
+    return {str(name): hours(number) for name, number in value.items()}
+
+
 SETTINGS: Final[Mapping[str, Setting]] = {
     "retention.enabled": Setting(
         parse_flag, False, "MEMORIZZ_RETENTION_ENABLED", ("retention", "enabled"), "scheduled planning acts"
@@ -314,6 +327,12 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "approval.four_eyes": Setting(parse_flag, False, "FALLOW_FOUR_EYES", (), "the requester may not approve"),
     "approval.show_text": Setting(
         parse_flag, False, "FALLOW_APPROVAL_SHOW_TEXT", (), "excerpts beside planned records"
+    ),
+    "cache.ttl_hours": Setting(
+        _number(0, above=True), 24.0, "FALLOW_CACHE_TTL_HOURS", (), "a cache entry without its own expiry is fresh"
+    ),
+    "cache.domain_windows": Setting(
+        _hours_by_name, {}, "FALLOW_CACHE_DOMAIN_WINDOWS", (), "hours by domain, before cache.ttl_hours"
     ),
     "store.naive_timezone": Setting(
         parse_naive_timezone, {}, "FALLOW_NAIVE_TIMEZONE", (), "zone of naive creation times"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fallow.cli import operations, retention
+from fallow.cli import importance, operations, reinforcement, retention
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +23,9 @@ def register(app: typer.Typer) -> None:
         ("unsuppress", retention.unsuppress),
         ("restore", retention.restore),
         ("explain", retention.explain),
+        ("backfill-importance", importance.backfill_importance),
+        ("touch", reinforcement.touch),
+        ("purge-cache", reinforcement.purge_cache),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
     ):

@@ -1,0 +1,98 @@
+"""Waiting flow runs, as the Prefect server knows them.
+
+Nothing here decides about a plan: the store does. These functions only bring a run's state after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Completed, Scheduled
+
+from fallow.approval import list_plans, runs_that_asked
+from fallow.times import wall_clock
+from tasks.steps import open_store, step
+
+_PAGE: Final = 200
+
+#: What a plan's state makes of the run that still waits for an answer about it.
+_ENDS: Final[Mapping[str, str]] = {
+    "rejected": "Rejected",
+    "expired": "Expired",
+    "superseded": "Superseded",
+    "applied": "Applied",
+    "stale": "Stale",
+    "closed": "Expired",
+}
+
+
+def is_waiting(flow_run_id: str) -> bool:
+    """Whether a run exists and has not ended."""
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+        except ObjectNotFound:
+            return False
+    return state is not None and not state.is_final()
+
+
+def forms_shown(flow_run_id: str, key: str) -> int:
+    """How many forms this run has shown so far, counted by their schemas under ``key``-1, ``key``-2, …"""
+    shown = 0
+    with get_client(sync_client=True) as client:
+        while True:
+            try:
+                client.read_flow_run_input(UUID(flow_run_id), f"suspended-{key}-{shown + 1}-schema")
+            except ObjectNotFound:
+                return shown
+            shown += 1
+
+
+def _paused(client: SyncPrefectClient) -> list[str]:
+    found: list[str] = []
+    paused = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PAUSED])))
+    while True:
+        page = client.read_flow_runs(flow_run_filter=paused, limit=_PAGE, offset=len(found))
+        found += [str(run.id) for run in page]
+        if len(page) < _PAGE:
+            return found
+
+
+@step("settle waiting runs")
+def settle_waiting_runs(store: str | None) -> dict[str, list[str]]:
+    """Ends every suspended run whose plan was settled without it, and wakes those whose plan was approved.
+
+    Returns:
+        Flow run ids by what became of them: a named end state, or ``Resuming``.
+    """
+    settled: dict[str, list[str]] = {}
+    with get_client(sync_client=True) as client:
+        paused = _paused(client)
+        if not paused:
+            return {}
+        with open_store(store) as provider:
+            asked = runs_that_asked(provider)
+            plans = {plan.plan_id: plan for plan in list_plans(provider, wall_clock())}
+        for run_id in paused:
+            plan = plans.get(asked.get(run_id, ""))
+            if plan is None:
+                continue
+            taken_over = plan.state == "open" and plan.flow_run_id != run_id
+            name = "Superseded" if taken_over else _ENDS.get(plan.state)
+            if name is not None:
+                by = "" if plan.decision is None else f" by {plan.decision.by}"
+                message = f"{plan.plan_id} is {plan.state}{by}; it no longer waits here"
+                client.set_flow_run_state(UUID(run_id), Completed(name=name, message=message), force=True)
+            elif plan.state == "approved":
+                name = "Resuming"
+                client.set_flow_run_state(UUID(run_id), Scheduled(name=name, message="approved"), force=True)
+            else:
+                continue
+            settled.setdefault(name, []).append(run_id)
+    return settled

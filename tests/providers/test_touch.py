@@ -1,0 +1,69 @@
+"""Reinforcement by several processes at once: every touch is counted (SPEC §4)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fallow.provider import open_provider
+from fallow.reinforcement import touch_many
+from fallow.times import parse_as_of
+from tests.conftest import REPOSITORY, write_as_agent
+from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, record
+
+PROCESS = """
+import sys
+from fallow.provider import open_provider
+from fallow.reinforcement import touch_many
+with open_provider(sys.argv[1]) as provider:
+    print("ready", flush=True)
+    for turn in range(int(sys.argv[2])):
+        names = [f"r{n}" for n in range(5)]
+        report = touch_many(provider, "conversation_memory", names, now=int(sys.argv[3]) + turn)
+        assert sorted(report.touched) == names, report
+"""
+
+
+def two_processes(root: Path, times: int) -> None:
+    rows = [record(f"r{n}", access_count=n, last_accessed_at=days_ago(3), x_custom="kept") for n in range(5)]
+    write_as_agent(root, {CONVERSATION: rows, "shared_memory": []})
+    command = [sys.executable, "-c", PROCESS, str(root), str(times), str(NOW)]
+    running = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(timeout=600) for process in running] == [0, 0]
+    for n in range(5):
+        row = json.loads((root / CONVERSATION / f"r{n}.json").read_text())
+        assert row["access_count"] == n + 2 * times
+        assert row["x_custom"] == "kept"
+        assert parse_as_of(row["last_accessed_at"]) == NOW + times - 1
+
+
+def test_two_processes_count_every_touch_4(tmp_path: Path) -> None:
+    two_processes(tmp_path / "s", 15)
+
+
+@pytest.mark.long
+def test_two_processes_count_a_thousand_touches_each_4(tmp_path: Path) -> None:
+    two_processes(tmp_path / "s", 1000)
+
+
+def test_what_cannot_be_touched_is_reported_and_never_created_4(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    rows = [record("r1", last_accessed_at=days_ago(-1)), record("hidden", retention_state="suppressed"), record("bad")]
+    write_as_agent(root, {CONVERSATION: rows, "shared_memory": []})
+    (root / CONVERSATION / "bad.json").write_text("{")
+    with open_provider(str(root)) as provider:
+        names = ["r1", "r1", "hidden", "never", "../x", "bad"]
+        report = touch_many(provider, CONVERSATION, names, now=NOW)
+        assert (report.touched, report.suppressed) == (["r1"], ["hidden"])
+        assert "never" in report.gone
+        assert sum(map(len, report.failed.values())) + len(report.gone) == 3
+        assert touch_many(provider, CONVERSATION, [], now=NOW).to_json()["touched"] == []
+    row = json.loads((root / CONVERSATION / "r1.json").read_text())
+    assert row["access_count"] == 1
+    # Never back: the record was last recalled tomorrow.
+    assert row["last_accessed_at"] == days_ago(-1)
+    assert not list(root.rglob("never*"))

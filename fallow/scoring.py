@@ -323,8 +323,9 @@ def set_relevance(candidates: Sequence[Candidate], matrix: Vectors, where: Seque
             item.relevance_reason = reason or item.relevance_reason or ("no query embedding" if query is None else "")
             item.relevance = item.provider_score or 0.0
         else:
+            # A row that points away from the query is worth no less than one that has no vector at all.
             item.relevance_reason = ""
-            item.relevance = cosine if item.provider_score is None else max(cosine, item.provider_score)
+            item.relevance = max(0.0, cosine, item.provider_score or 0.0)
 
 
 def score_candidates(

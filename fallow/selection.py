@@ -93,9 +93,8 @@ def dedupe_and_select(
         else:
             texts[item.position] = text
             visible.append(item)
-    # The order of preference among repeats: the better provider score, then an original before what was
-    # derived from other records, then the id.
-    visible.sort(key=lambda item: (_is_derived(item.row), *tie_break(item)))
+    # The order of preference among repeats: the better provider score, then the source's id, then the id.
+    visible.sort(key=lambda item: (_source_id(item), *tie_break(item)))
     visible.sort(key=lambda item: -(item.provider_score if item.provider_score is not None else float("-inf")))
     said = {normalized_text(text) for text in history_texts}
     first: dict[str, Candidate] = {}
@@ -151,8 +150,10 @@ def dedupe_and_select(
     ]
 
 
-def _is_derived(row: Mapping[str, Any]) -> bool:
-    return any(row.get(name) for name in ("source_id", "source_ids", "derived_from"))
+def _source_id(item: Candidate) -> str:
+    """The id of the source that a row was cut from, so that chunks of one source stay together; else its own."""
+    row = item.row
+    return str(row.get("parent_source_id") or row.get("source_id") or item.record_id)
 
 
 def _check(threshold: float, weight: float, items: int, per_item: int, total: int | None) -> None:

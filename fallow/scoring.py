@@ -304,7 +304,10 @@ def _normalized(values: Vectors) -> Vectors:
     low, high = float(values.min()), float(values.max())
     if high <= low:
         return np.ones_like(values)
-    # Halved, so that the span of the widest finite values stays finite.
+    span = high - low
+    if math.isfinite(span):
+        return (values - low) / span
+    # The span of the widest finite values is not; that of their halves is.
     return (values / 2 - low / 2) / (high / 2 - low / 2)
 
 

@@ -170,7 +170,7 @@ def test_whatever_the_rows_hold_no_result_is_nan_and_order_of_input_is_nothing_2
     st.floats(0, 5000),
     st.floats(0, 1),
     st.floats(0, math.pi / 2),
-    st.sampled_from(TERMS),
+    st.sampled_from(["recency", "importance", "relevance"]),
     st.floats(0.05, 0.9),
 )
 def test_the_score_rises_with_each_term_alone_2_1(hours, importance, angle, term, step) -> None:

@@ -616,6 +616,11 @@ def read_ranking_signals(row: Mapping[str, Any], naive_zone: tzinfo = UTC) -> Ra
     )
 
 
+def read_mapping(value: Any) -> Mapping[str, Any]:
+    """A nested object, also where a store keeps it as JSON text; empty where it is none."""
+    return _mapping(value)
+
+
 def read_number(value: Any) -> float | None:
     """A finite number as a store holds it, numeric text and decimals included; booleans are none."""
     return _number(value)

@@ -5,6 +5,7 @@ Cache entries are answers that can be had again; they are the only thing that fa
 
 from __future__ import annotations
 
+import json
 import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping
@@ -15,12 +16,16 @@ from fallow.errors import StoreUnwritableError, UsageError
 from fallow.history import insert_control_rows
 from fallow.journal import control_event, ids_digest, text_time
 from fallow.provider import MISSING, CachePurging, Patch, Provider, RecordKey, Row
-from fallow.record import canonical_id, read_number
+from fallow.record import canonical_id, read_mapping, read_number
 from fallow.times import MICROSECONDS_PER_HOUR, parse_time
 
 SEMANTIC_CACHE: Final = "semantic_cache"
 _CREATED: Final = ("created_at", "timestamp", "createdAt")
+#: Hours that no window goes beyond: a thousand years.
+_LONGEST: Final = 8_766_000.0
 _NAMESPACE: Final = uuid.UUID("0f0d2f61-5a0e-5b6e-9d52-0e3f6c1b7a77")
+_TIMELESS: Final = "a duplicate without a readable time"
+_OUTLIVES: Final = "a duplicate that expires later than the latest"
 #: What the decision to remove an entry rests on; it is removed only where these are as they were read.
 _DECIDING: Final = (*_CREATED, "expires_at", "query", "query_text", "agent_id", "memory_id", "user_id", "response")
 
@@ -40,12 +45,17 @@ class CachePolicy:
 
 @dataclass(slots=True)
 class PurgeReport:
-    """What a purge found and removed."""
+    """What a purge found and removed.
+
+    ``duplicates`` names the older entries by the latest one that answers the same; ``to_remove`` is what a run
+    that is no dry run removes, ``kept`` what it left and why.
+    """
 
     scanned: int = 0
     expired: list[str] = field(default_factory=list)
     duplicates: dict[str, list[str]] = field(default_factory=dict)
     without_time: list[str] = field(default_factory=list)
+    to_remove: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     kept: dict[str, list[str]] = field(default_factory=dict)
     dry_run: bool = False
@@ -59,6 +69,7 @@ class PurgeReport:
             "expired": sorted(self.expired),
             "duplicates": {name: sorted(ids) for name, ids in sorted(self.duplicates.items())},
             "without_time": sorted(self.without_time),
+            "to_remove": sorted(self.to_remove),
             "removed": sorted(self.removed),
             "kept": {reason: sorted(ids) for reason, ids in sorted(self.kept.items())},
             "state": "Completed" if self.expired or self.duplicates else "NothingToDo",
@@ -87,33 +98,37 @@ def _created(row: Mapping[str, Any]) -> int | None:
 
 
 def _domain(row: Mapping[str, Any]) -> str:
-    metadata = row.get("metadata")
-    holders = (row, metadata if isinstance(metadata, Mapping) else {})
+    holders = (row, read_mapping(row.get("metadata")))
     return next((str(holder["domain"]) for holder in holders if holder.get("domain")), "")
 
 
-def _agent_policy(agent: Mapping[str, Any] | None, base: CachePolicy) -> CachePolicy:
-    """An agent's own cache configuration over ``base``; values that cannot be used inherit."""
-    config = (agent or {}).get("semantic_cache_config")
-    if not isinstance(config, Mapping):
-        return base
-    ttl = read_number(config.get("ttl_hours"))
-    windows = config.get("domain_windows")
-    own = {
-        str(name): hours
-        for name, value in (windows.items() if isinstance(windows, Mapping) else ())
-        if (hours := read_number(value)) is not None and hours > 0
-    }
-    return CachePolicy(
-        ttl_hours=ttl if ttl is not None and ttl > 0 else base.ttl_hours,
-        domain_windows={**base.domain_windows, **own},
+def _lifetime(row: Mapping[str, Any], agent: Mapping[str, Any] | None, policy: CachePolicy) -> float:
+    """Hours for which an entry without an expiry of its own is fresh: the agent's word first, then the policy's.
+
+    Agents keep ``semantic_cache_config``: ``ttl_hours``, and ``freshness_by_domain`` in seconds. Values that
+    cannot be used are passed over.
+    """
+    config = read_mapping((agent or {}).get("semantic_cache_config"))
+    domain = _domain(row)
+    seconds = read_number(read_mapping(config.get("freshness_by_domain")).get(domain)) if domain else None
+    asked = (
+        None if seconds is None else seconds / 3600,
+        read_number(config.get("ttl_hours")),
+        policy.domain_windows.get(domain),
     )
+    hours = next((hours for hours in asked if hours is not None and hours > 0), policy.ttl_hours)
+    return min(hours, _LONGEST)
 
 
-def expiry_of(row: Mapping[str, Any], policy: CachePolicy) -> int | None:
+def expiry_of(row: Mapping[str, Any], policy: CachePolicy, agent: Mapping[str, Any] | None = None) -> int | None:
     """When an entry expires, microseconds since the epoch; None where no time says so, and it is kept.
 
     Its own ``expires_at`` decides, also against a shorter window; hits never extend anything.
+
+    Args:
+        row: the cache entry.
+        policy: what holds where neither the entry nor its agent says anything.
+        agent: the record of the agent that owns the entry.
     """
     own = row.get("expires_at")
     if own is not None and not (isinstance(own, str) and not own.strip()):
@@ -121,12 +136,12 @@ def expiry_of(row: Mapping[str, Any], policy: CachePolicy) -> int | None:
     created = _created(row)
     if created is None:
         return None
-    hours = policy.domain_windows.get(_domain(row), policy.ttl_hours)
-    return created + round(hours * MICROSECONDS_PER_HOUR)
+    return created + round(_lifetime(row, agent, policy) * MICROSECONDS_PER_HOUR)
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[str | None, ...]:
-    return tuple(canonical_id(row.get(name)) for name in ("agent_id", "memory_id", "user_id"))
+    """Who may be given the entry; an entry of one session, or of a wider reach, is another scope too."""
+    return tuple(canonical_id(row.get(name)) for name in ("agent_id", "memory_id", "user_id", "session_id", "scope"))
 
 
 def _query(row: Mapping[str, Any]) -> str:
@@ -145,6 +160,9 @@ def purge_semantic_cache(
 ) -> PurgeReport:
     """Removes expired entries, and of entries that answer the same query in the same scope all but the latest.
 
+    An older one stays, reported, where it has no readable time, or where its own expiry is later than that of
+    the latest: nothing that says how long it is good for goes before the answer that replaces it.
+
     Args:
         provider: the open store.
         now: the wall clock, microseconds.
@@ -162,29 +180,36 @@ def purge_semantic_cache(
     base = policy or CachePolicy()
     report = PurgeReport(dry_run=dry_run)
     doomed: dict[str, Row] = {}
-    fresh: dict[tuple[tuple[str | None, ...], str], list[Row]] = {}
+    fresh: dict[tuple[tuple[str | None, ...], str], list[tuple[Row, int | None]]] = {}
     for row in provider.find(SEMANTIC_CACHE):
         report.scanned += 1
         name = str(row["_id"])
-        expires = expiry_of(row, _agent_policy((agents or {}).get(str(row.get("agent_id"))), base))
+        expires = expiry_of(row, base, (agents or {}).get(str(row.get("agent_id"))))
         if expires is None:
             report.without_time.append(name)
         if expires is not None and now >= expires:
             report.expired.append(name)
             doomed[name] = row
         elif query := _query(row):
-            fresh.setdefault((_scope(row), query), []).append(row)
-    for rows in fresh.values():
-        if len(rows) < 2:
+            fresh.setdefault((_scope(row), query), []).append((row, expires))
+    for entries in fresh.values():
+        if len(entries) < 2:
             continue
-        rows.sort(key=lambda row: (_created(row) is not None, _created(row) or 0, str(row["_id"])))
-        latest, older = rows[-1], rows[:-1]
-        report.duplicates[str(latest["_id"])] = [str(row["_id"]) for row in older]
-        if merge_duplicates:
-            doomed.update({str(row["_id"]): row for row in older})
+        entries.sort(key=lambda entry: (_created(entry[0]) is not None, _created(entry[0]) or 0, str(entry[0]["_id"])))
+        (latest, last), older = entries[-1], entries[:-1]
+        report.duplicates[str(latest["_id"])] = [str(row["_id"]) for row, _ in older]
+        for row, expires in older if merge_duplicates else ():
+            name = str(row["_id"])
+            if expires is None:
+                report.kept.setdefault(_TIMELESS, []).append(name)
+            elif row.get("expires_at") is not None and (last is None or expires > last):
+                report.kept.setdefault(_OUTLIVES, []).append(name)
+            else:
+                doomed[name] = row
+    names = list(doomed)
+    report.to_remove += names
     if dry_run or not doomed:
         return report
-    names = list(doomed)
     size = max(1, provider.capabilities.batch_size)
     for start in range(0, len(names), size):
         chunk = names[start : start + size]
@@ -235,7 +260,7 @@ def cache_answer(
     if not normal:
         raise UsageError("the query says nothing", hint="only queries with a word in them are cached")
     scope = (agent_id, memory_id, user_id)
-    name = str(uuid.uuid5(_NAMESPACE, "\0".join([*(part or "" for part in scope), normal])))
+    name = str(uuid.uuid5(_NAMESPACE, json.dumps([*scope, normal])))
     values: Row = {
         "query": query,
         "query_text": query,

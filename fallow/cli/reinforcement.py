@@ -64,7 +64,7 @@ def purge_cache(
     else:
         verb = "would be removed" if dry_run else "removed"
         doubles = sum(map(len, report.duplicates.values()))
-        number = len(report.expired) + (0 if keep_duplicates else doubles) if dry_run else len(report.removed)
+        number = len(report.to_remove if dry_run else report.removed)
         say(f"{number} of {report.scanned} entries {verb}: {len(report.expired)} expired, {doubles} duplicates.")
         if report.without_time:
             say(f"  without a readable time, kept: {len(report.without_time)}")

@@ -68,12 +68,20 @@ def test_domain_windows_and_an_agents_own_configuration_come_first(cache) -> Non
         entry("weather", hours=2, domain="weather"),
         entry("law", hours=90, metadata={"domain": "law"}),
         entry("slow", hours=30, agent_id="slow"),
+        entry("slow-weather", hours=30, agent_id="slow", domain="weather"),
+        entry("stock-old", hours=1, agent_id="stock", metadata='{"domain": "inventory"}'),
+        entry("stock", hours=9000, agent_id="stock"),
+        entry("bad", hours=24, agent_id="bad", domain="inventory"),
         entry("other", hours=30),
     )
     policy = CachePolicy(domain_windows={"weather": 1.0, "law": 1000.0})
-    agents = {"slow": {"semantic_cache_config": {"ttl_hours": "48"}}}
+    agents = {
+        "slow": {"semantic_cache_config": {"ttl_hours": "48"}},
+        "stock": {"semantic_cache_config": json.dumps({"freshness_by_domain": {"inventory": 60}, "ttl_hours": 1e308})},
+        "bad": {"semantic_cache_config": {"ttl_hours": -1, "freshness_by_domain": [1]}},
+    }
     report = purge_semantic_cache(provider, now=NOW, policy=policy, agents=agents)
-    assert sorted(report.removed) == ["other", "weather"]
+    assert sorted(report.removed) == ["bad", "other", "stock-old", "weather"]
 
 
 def test_the_same_query_in_the_same_scope_is_kept_once_the_latest_trap_41(cache) -> None:
@@ -94,6 +102,24 @@ def test_the_same_query_in_the_same_scope_is_kept_once_the_latest_trap_41(cache)
     assert report.duplicates == {"u1-new": ["u1-old"], "c-new": ["c-old"]}
     assert left(provider) == {"u1-new", "u2", "c-new", "inside", "inside-2", "other-memory"}
     assert "Hello" not in json.dumps(report.to_json())
+
+
+def test_a_duplicate_goes_no_earlier_than_the_answer_that_replaces_it(cache) -> None:
+    provider = cache(
+        entry("timeless", hours=None, query="Hello"),
+        entry("long", hours=3, query="hello", expires_at=days_ago(-9)),
+        entry("short", hours=2, query="hello", expires_at=days_ago(-0.5)),
+        entry("latest", hours=1, query="hello"),
+        entry("session", hours=4, query="hello", session_id="s"),
+        entry("global", hours=4, query="hello", scope="global"),
+    )
+    dry = purge_semantic_cache(provider, now=NOW, dry_run=True)
+    assert (dry.to_remove, dry.removed) == (["short"], [])
+    report = purge_semantic_cache(provider, now=NOW)
+    assert report.duplicates == {"latest": ["timeless", "long", "short"]}
+    assert report.removed == ["short"]
+    assert sorted(name for names in report.kept.values() for name in names) == ["long", "timeless"]
+    assert left(provider) == {"timeless", "long", "latest", "session", "global"}
 
 
 def test_a_dry_run_removes_nothing_and_a_purge_nothing_else(cache, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,12 +90,20 @@ class FilesystemProvider:
         cache_dir: Path | None = None,
         lock_timeout: float = 10.0,
     ) -> None:
-        self.root = Path(os.path.realpath(root))
+        try:
+            self.root = Path(os.path.realpath(root))
+            found = stat.S_ISDIR(self.root.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            found = False
+        except ValueError:
+            raise StoreNotFoundError("a folder's name holds no NUL", hint="name the store's folder") from None
+        except OSError as error:
+            raise files.unreadable(str(root)[:200], error) from error
         self.snapshot = snapshot
         self._cache_dir = cache_folder() if cache_dir is None else cache_dir
         self._naive_timezone = dict(naive_timezone or {})
         self._zones = {name: zone(value) for name, value in self._naive_timezone.items()}
-        if not self.root.is_dir():
+        if not found:
             raise StoreNotFoundError(
                 f"there is no folder {self.root}", hint="name the folder that the agents write their memories to"
             )
@@ -125,7 +134,7 @@ class FilesystemProvider:
                     f"{uri} names another host", hint="write file:///absolute/path, or a plain path"
                 )
             path = unquote(uri.split("//", 1)[1][len(parts.netloc) :] if "//" in uri[:7] else uri[5:])
-        return cls(Path(path).expanduser(), naive_timezone)
+        return cls(os.path.expanduser(path), naive_timezone)  # noqa: PTH111  a name that is no user stays as it is
 
     @property
     def capabilities(self) -> Capabilities:

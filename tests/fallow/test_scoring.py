@@ -136,6 +136,8 @@ number = (
     | st.none()
     | st.text("0.9-e", max_size=5)
 )
+floats = st.floats(allow_nan=True, allow_infinity=True)
+TERMS = ["recency", "importance", "relevance"]
 anything = st.fixed_dictionaries(
     {},
     optional={

@@ -12,7 +12,6 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, runtime_checkable
 from urllib.parse import urlsplit
@@ -242,6 +241,9 @@ def open_provider(uri: str, naive_timezone: Mapping[str, str] | None = None) -> 
     scheme = urlsplit(uri).scheme.lower() if "://" in uri else "file"
     target = _BUILT_IN.get(scheme)
     if target is None:
+        # Imported where it is needed: an agent host that only ranks does not pay for it.
+        from importlib.metadata import entry_points
+
         registered = {point.name: point for point in entry_points(group="fallow.providers")}
         if scheme not in registered:
             known = ", ".join(sorted({*_BUILT_IN, *registered}))

@@ -10,6 +10,7 @@ from fallow.errors import UsageError
 from fallow.history import insert_control_rows
 from fallow.journal import control_event, ids_digest
 from fallow.provider import Provider, RecordKey, Touching
+from fallow.times import wall_clock
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class TouchReport:
 
 
 def touch_many(
-    provider: Provider, memory_type: str, record_ids: Iterable[str], *, now: int, event: bool = False
+    provider: Provider, memory_type: str, record_ids: Iterable[str], *, now: int | None = None, event: bool = False
 ) -> TouchReport:
     """Marks records as used now: last_accessed_at never moves back, access_count rises by one, atomically each.
 
@@ -45,7 +46,7 @@ def touch_many(
         provider: the open store.
         memory_type: the records' type.
         record_ids: which records.
-        now: microseconds since the epoch.
+        now: microseconds since the epoch; None means the system's clock.
         event: also record the run as one control-plane event (SPEC §10); a host that touches on every turn
             leaves it out.
 
@@ -56,6 +57,7 @@ def touch_many(
         raise UsageError(
             f"a {provider.capabilities.kind} store cannot be touched", hint="docs/support-matrix.md lists what can"
         )
+    now = wall_clock() if now is None else now
     report = TouchReport()
     names = list(dict.fromkeys(record_ids))
     size = max(1, provider.capabilities.batch_size)

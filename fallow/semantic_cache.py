@@ -17,7 +17,7 @@ from fallow.history import insert_control_rows
 from fallow.journal import control_event, ids_digest, text_time
 from fallow.provider import MISSING, CachePurging, Patch, Provider, RecordKey, Row
 from fallow.record import canonical_id, read_mapping, read_number
-from fallow.times import MICROSECONDS_PER_HOUR, parse_time
+from fallow.times import MICROSECONDS_PER_HOUR, parse_time, wall_clock
 
 SEMANTIC_CACHE: Final = "semantic_cache"
 _CREATED: Final = ("created_at", "timestamp", "createdAt")
@@ -240,7 +240,7 @@ def cache_answer(
     *,
     query: str,
     response: str,
-    now: int,
+    now: int | None = None,
     agent_id: str | None = None,
     memory_id: str | None = None,
     user_id: str | None = None,
@@ -250,7 +250,8 @@ def cache_answer(
 ) -> str:
     """Caches an answer: the same query in the same scope again is an update of the same entry; its id.
 
-    Times are microseconds since the epoch. Caching anew starts the entry's life anew.
+    Times are microseconds since the epoch; without ``now`` the system's clock is asked. Caching anew starts the
+    entry's life anew.
 
     Raises:
         UsageError: the query says nothing.
@@ -259,6 +260,7 @@ def cache_answer(
     normal = normalized_query(query)
     if not normal:
         raise UsageError("the query says nothing", hint="only queries with a word in them are cached")
+    now = wall_clock() if now is None else now
     scope = (agent_id, memory_id, user_id)
     name = str(uuid.uuid5(_NAMESPACE, json.dumps([*scope, normal])))
     values: Row = {

@@ -5,7 +5,7 @@ Nothing here decides about a plan: the store does. These functions only bring a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -44,14 +44,37 @@ def is_waiting(flow_run_id: str) -> bool:
 
 def forms_shown(flow_run_id: str, key: str) -> int:
     """How many forms this run has shown so far, counted by their schemas under ``key``-1, ``key``-2, …"""
-    shown = 0
     with get_client(sync_client=True) as client:
-        while True:
-            try:
-                client.read_flow_run_input(UUID(flow_run_id), f"suspended-{key}-{shown + 1}-schema")
-            except ObjectNotFound:
-                return shown
-            shown += 1
+        found = client.filter_flow_run_input(
+            flow_run_id=UUID(flow_run_id), key_prefix=f"suspended-{key}-", limit=_PAGE, exclude_keys=set()
+        )
+    return sum(item.key.endswith("-schema") for item in found)
+
+
+@step("ask about the other plans")
+def ask_in_own_runs(
+    deployment_id: UUID | None, run_id: str, asked: Sequence[tuple[str, str]], requested_by: str | None
+) -> list[str]:
+    """Starts a run of the same deployment for every (store, plan id): a run can wait for one answer only.
+
+    Idempotent: a planning run that is started again after a crash finds the runs that it had started.
+
+    Returns:
+        The flow run ids.
+    """
+    if deployment_id is None:
+        return []
+    with get_client(sync_client=True) as client:
+        return [
+            str(
+                client.create_flow_run_from_deployment(
+                    deployment_id,
+                    parameters={"store": store, "plan_id": plan_id, "requested_by": requested_by},
+                    idempotency_key=f"ask-{plan_id}-{run_id}",
+                ).id
+            )
+            for store, plan_id in asked
+        ]
 
 
 def _paused(client: SyncPrefectClient) -> list[str]:

@@ -89,6 +89,17 @@ def address_of(store: str | None) -> str:
     return known[0]
 
 
+def stores_named(store: str | None) -> tuple[str, ...]:
+    """The stores of a run: the one named, else every configured one, without its password (SPEC §6.1).
+
+    Raises:
+        SettingError: none is named and none is configured.
+    """
+    if store is not None and store.strip():
+        return (store.strip(),)
+    return tuple(without_secrets(address) for address in configured_stores())
+
+
 def open_store(store: str | None, options: Mapping[str, Any] | None = None) -> Provider:
     """The store of a run, with the naive zones that the settings give. Raises as :func:`open_provider`."""
     zones = resolve(options, variable=settings_variable()).naive_timezone

@@ -18,6 +18,7 @@ import pytest
 
 from fallow.sample import sample_rows
 from fallow.times import parse_as_of
+from tests.prefect_server import prefect_api, prefect_server  # noqa: F401  # fixtures for every room
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 #: When the stores in the shared fixtures were planned by the agents' own planner.

@@ -1,0 +1,43 @@
+"""apply-retention: suppress what an approved plan names (SPEC §8, §15)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+from pydantic import Field
+
+from fallow.errors import OtherStoreError, PlanAlteredError, PlanStateError
+from flows.outcomes import applied_state, decided_state
+from tasks.applying import apply_stored
+from tasks.asking import look
+from tasks.runs import settle_waiting_runs
+from tasks.steps import stores_named
+
+
+@flow(name="apply-retention", flow_run_name="apply {plan_id}", persist_result=False)
+def apply_retention(
+    plan_id: Annotated[str, Field(min_length=1, pattern=r"^\s*forget-plan-[0-9a-f]{28}\s*$")],
+    store: str | None = None,
+) -> State[Any]:
+    """Suppresses exactly the records of a plan whose approval is recorded; again, it changes nothing more.
+
+    Args:
+        plan_id: The approved plan, as fallow plans lists it.
+        store: Address of the store; empty means the one that the worker is configured with.
+    """
+    where = stores_named(store)[0] if store else None
+    plan_id = plan_id.strip()
+    standing = look(where, plan_id)
+    if standing.state in {"rejected", "expired", "superseded"}:
+        return decided_state(plan_id, standing)
+    if standing.state in {"open", "planned"}:
+        raise PlanStateError(f"{plan_id} waits for its approval", hint="fallow approve records a decision")
+    try:
+        state = applied_state(where, apply_stored(where, plan_id))
+    except (PlanAlteredError, OtherStoreError) as error:
+        return Failed(name="PlanChanged", message=f"{error}; nothing was applied")
+    settle_waiting_runs(where)
+    return state

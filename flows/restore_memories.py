@@ -1,0 +1,46 @@
+"""restore-memories: put suppressed records back (SPEC §9, §15)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from fallow.errors import UsageError
+from flows.outcomes import announce
+from tasks.applying import restore_stored
+from tasks.showing import show_report
+
+
+@flow(name="restore-memories", flow_run_name="restore for {approved_by}", persist_result=False)
+def restore_memories(
+    approved_by: Annotated[str, Field(min_length=1, max_length=240, pattern=r"\S")],
+    plan_id: str | None = None,
+    records: list[str] | None = None,
+    reason: Annotated[str, Field(max_length=2000)] = "",
+    store: str | None = None,
+) -> State[Any]:
+    """Restores what a plan suppressed, or the named records, to the state they had.
+
+    Args:
+        approved_by: Who asks for it; FALLOW_APPROVERS says who may.
+        plan_id: Restore everything that this plan suppressed, but what another has suppressed since.
+        records: Restore these records, each written TYPE:ID such as knowledge_base:kb-17.
+        reason: Why, for the journal.
+        store: Address of the store; empty means the one that the worker is configured with.
+    """
+    plan_id = (plan_id or "").strip() or None
+    if (plan_id is None) == (not records):
+        raise UsageError("name either a plan or records", hint="plan_id, or records as TYPE:ID")
+    report = restore_stored(store, plan_id, records or [], approved_by, reason)
+    show_report(store, f"Restored from {plan_id}" if plan_id else "Restored", "restore-report", report)
+    message = f"{report['applied']} restored, {report['already']} before"
+    if report["failed"] or report["unknown"]:
+        return Failed(name="PartiallyApplied", message=message)
+    if not report["applied"]:
+        return Completed(name="NothingToDo", message=message)
+    announce("restored", plan_id or "records", store)
+    return Completed(name="Applied", message=message)

@@ -1,0 +1,77 @@
+"""The steps that write: suppress what was approved, restore, record what nobody decided (SPEC §7-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fallow.apply import apply_plan, close_plan
+from fallow.approval import check_approver, expire_plans, list_plans
+from fallow.errors import UsageError
+from fallow.planner import check_memory_type, settings_for
+from fallow.provider import RecordKey
+from fallow.restore import plan_keys, restore_records
+from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
+from tasks.steps import open_store, settings_variable, step
+
+#: An approved plan that has not reached its end is left to be finished for this long after its own end.
+FINISHING_HOURS: Final = 24
+
+
+@step("apply the plan")
+def apply_stored(store: str | None, plan_id: str) -> dict[str, Any]:
+    """Suppresses exactly what was approved, from the stored plan; run again it ends where it would have ended."""
+    with open_store(store) as provider:
+        return apply_plan(provider, plan_id, now=wall_clock()).to_json()
+
+
+@step("restore")
+def restore_stored(
+    store: str | None, plan_id: str | None, records: Sequence[str], approved_by: str, reason: str
+) -> dict[str, Any]:
+    """Restores a whole plan's records, or the named ones (``TYPE:ID``).
+
+    Raises:
+        UsageError: a name is not of that form.
+        ApprovalRefusedError: nobody, or nobody known, asks for it.
+    """
+    with open_store(store) as provider:
+        settings = settings_for(provider, None, variable=settings_variable())
+        name, standing = check_approver(approved_by, settings.approval)
+        keys = [_key(text) for text in records] + (plan_keys(provider, plan_id) if plan_id else [])
+        report = restore_records(
+            provider, keys, approved_by=name, reason=reason, now=wall_clock(), plan_id=plan_id or None
+        )
+    return {**report.to_json(), "approved_by": name, "standing": standing}
+
+
+def _key(text: str) -> RecordKey:
+    memory_type, colon, record_id = text.strip().partition(":")
+    if not colon or not record_id:
+        raise UsageError(f"'{text[:80]}' names no record", hint="write TYPE:ID, such as knowledge_base:kb-17")
+    return RecordKey(check_memory_type(memory_type), record_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lapsed:
+    """Plans that came to an end by time alone."""
+
+    expired: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+
+
+@step("expire plans")
+def record_expiry(store: str | None) -> Lapsed:
+    """Records the expiry of plans that nobody decided, and closes approved ones that nobody finished (SPEC §8.2)."""
+    now = wall_clock()
+    with open_store(store) as provider:
+        expired = expire_plans(provider, now)
+        late = [
+            plan.plan_id
+            for plan in list_plans(provider, now)
+            if plan.state == "approved" and now >= plan.expires_at + FINISHING_HOURS * MICROSECONDS_PER_HOUR
+        ]
+        for plan_id in late:
+            close_plan(provider, plan_id, closed_by="fallow, by its expiry", now=now)
+    return Lapsed(expired=tuple(plan.plan_id for plan in expired), closed=tuple(late))

@@ -1,0 +1,190 @@
+"""What people are shown: the form's text, the plan's page and table, the reports (SPEC §6.5, §7.1).
+
+Only text is made here, from plans and reports. Ids and names come from stores and may hold anything, so
+everything is escaped before it stands in Markdown.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from fallow.plan import PlanEntry, RetentionPlan
+from fallow.planner import Suppressed
+from fallow.provider import RecordKey
+from fallow.times import iso
+
+#: A table artifact of more rows is dropped by Prefect's event log and shown empty by its UI.
+MAX_ROWS: Final = 500
+_LOWEST: Final = 10
+_MARKS: Final = str.maketrans({mark: "\\" + mark for mark in "\\`*_{}[]()#+!|~"})
+
+
+def escaped(value: Any) -> str:
+    """A stored text as one harmless line of Markdown: no markup, no HTML, no line end, no invisible character."""
+    flat = "".join(char if char.isprintable() else "·" for char in " ".join(str(value).split()))
+    return html.escape(flat, quote=False).translate(_MARKS)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; its cells are escaped here."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(escaped(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def sentence(plan: RetentionPlan) -> str:
+    """The plan in one sentence."""
+    return (
+        f"**{len(plan.entries)} of {plan.counts['scanned']} records** of {escaped(plan.scope.label)} would be "
+        f"suppressed, as of {plan.document['as_of']}. Nothing is deleted, and every record can be restored."
+    )
+
+
+def lowest(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None) -> str:
+    """The lowest records with their reasons, and excerpts where they may be shown (SPEC §14)."""
+    columns = ["retention", "type", "record", "why", *([] if texts is None else ["text"])]
+    rows = [
+        [f"{entry.retention:.3f}", entry.memory_type, entry.record_id, entry.reason]
+        + ([] if texts is None else [texts.get(entry.key, "")])
+        for entry in plan.entries[:_LOWEST]
+    ]
+    return markdown_table(columns, rows)
+
+
+def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expires_at: int, refusal: str) -> str:
+    """What stands above the approval form."""
+    parts = [f"**Your last answer was not taken: {escaped(refusal)}.** Nothing was written."] if refusal else []
+    parts += [f"Plan `{plan.plan_id}`", sentence(plan)]
+    if plan.wide:
+        share = plan.document["blast_radius"]["share"]
+        parts.append(f"**This hides {share:.0%} of its scope**: look twice.")
+    parts += [
+        (
+            f"To approve, repeat the number of records planned: {len(plan.entries)}. "
+            f"The answer is taken until {iso(expires_at)}."
+        ),
+        f"The {min(_LOWEST, len(plan.entries))} lowest of {len(plan.entries)}:",
+        lowest(plan, texts),
+    ]
+    return "\n\n".join(parts)
+
+
+def plan_page(
+    plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expires_at: int, picture: bytes, file: str
+) -> str:
+    """The plan's page: what it would do, by which policy, and what that rests on (SPEC §6.5)."""
+    counts, coverage = plan.counts, plan.document["coverage"]
+    held = [(reason, number) for reason, number in counts["protected"].items() if number]
+    parts = [
+        f"# {plan.plan_id}",
+        sentence(plan),
+        f"It waits for its approval until {iso(expires_at)}.",
+    ]
+    if plan.wide:
+        share = plan.document["blast_radius"]["share"]
+        parts.append(f"**Wide: it hides {share:.0%} of its scope**, above the limit set for a plan.")
+    numbers = ("scanned", "eligible", "planned", "deferred", "changed_while_planning")
+    parts += [
+        "## Counts",
+        markdown_table(("count", "records"), [(name.replace("_", " "), counts[name]) for name in numbers]),
+        "Low and old enough, but protected: " + (", ".join(f"{escaped(why)} {n}" for why, n in held) or "none") + ".",
+        "Values out of their range: "
+        + (", ".join(f"{escaped(name)} {n}" for name, n in counts["breaches"].items()) or "none")
+        + ".",
+        "## What it rests on",
+        (
+            f"Rated: {coverage['rated']:.0%}. Ever recalled: {coverage['accessed']:.0%}. "
+            f"Recency below 0.01: {coverage['recency_below_0.01']:.0%}. An unused record falls below the cut when its "
+            f"importance is under {coverage['effective_importance_cut']:.2f}."
+        ),
+        f"![how retention spreads]({data_url(picture)})",
+        "## The lowest",
+        lowest(plan, texts),
+        "## Policy",
+        markdown_table(
+            ("setting", "value", "from"),
+            [(name, item["value"], item["origin"]) for name, item in plan.document["policy"].items()],
+        ),
+    ]
+    for title, names in (
+        ("Agents that switched retention off, left out", plan.document["agents"]["left_out"]),
+        ("Agents whose own policy differs from this one", plan.document["agents"]["differing"]),
+        ("Settings found but not used", plan.document["settings_problems"]),
+    ):
+        if names:
+            parts.append(f"{title}: " + ", ".join(escaped(name) for name in names) + ".")
+    parts.append(f"The complete plan: `{file}`" if file else "The complete plan is in the store.")
+    parts.append(f"Or: `fallow show {plan.plan_id} --json`. Its SHA-256 is `{plan.document_sha256}`.")
+    return "\n\n".join(parts)
+
+
+def plan_rows(entries: Sequence[PlanEntry]) -> list[dict[str, Any]]:
+    """The lowest records as rows of a table artifact."""
+    names = ("record_id", "memory_type", "retention", "importance", "usage", "recency", "age_days", "access_count")
+    return [{**{name: getattr(entry, name) for name in names}, "reason": entry.reason} for entry in entries[:MAX_ROWS]]
+
+
+def suppressed_rows(found: Sequence[Suppressed]) -> list[dict[str, Any]]:
+    """The latest suppressions as rows of a table artifact."""
+    return [item.to_json() for item in found[:MAX_ROWS]]
+
+
+def report_page(title: str, report: Mapping[str, Any]) -> str:
+    """What became of every record of an apply or a restore, as its report has it (SPEC §16.1)."""
+    rows = [("done now", report["applied"]), ("done before", report["already"])]
+    rows += [(f"skipped, {why}", len(ids)) for why, ids in report["skipped"].items()]
+    rows += [(f"failed, {why}", len(ids)) for why, ids in report["failed"].items()]
+    rows += [("unknown", len(report["unknown"]))] if report["unknown"] else []
+    rows += [("left out by the approver", len(report["left_out"]))] if report.get("left_out") else []
+    parts = [f"# {escaped(title)}", f"**{report['state']}**", markdown_table(("what became of it", "records"), rows)]
+    for what in ("skipped", "failed"):
+        for why, ids in report[what].items():
+            shown = ", ".join(escaped(name) for name in ids[:20])
+            parts.append(f"{what}, {escaped(why)}: {shown}{', …' if len(ids) > 20 else ''}")
+    if report.get("approved_by"):
+        parts.append(f"Approved by {escaped(report['approved_by'])} ({escaped(report['standing'])}).")
+    return "\n\n".join(parts)
+
+
+def distribution_picture(plan: RetentionPlan) -> bytes:
+    """How the retention of the scope's visible records spreads, as a PNG; the cut is marked."""
+    import vl_convert
+
+    counts = plan.document["distribution"]
+    width = 1 / len(counts)
+    bars = [
+        {"from": round(number * width, 6), "to": round((number + 1) * width, 6), "records": count}
+        for number, count in enumerate(counts)
+    ]
+    spread = {"field": "from", "type": "quantitative", "bin": "binned", "title": "retention"}
+    picture: bytes = vl_convert.vegalite_to_png(
+        {
+            "width": 520,
+            "height": 160,
+            "layer": [
+                {
+                    "data": {"values": bars},
+                    "mark": {"type": "bar", "color": "#4c78a8"},
+                    "encoding": {
+                        "x": {**spread, "scale": {"domain": [0, 1]}},
+                        "x2": {"field": "to"},
+                        "y": {"field": "records", "type": "quantitative", "title": "visible records"},
+                    },
+                },
+                {
+                    "data": {"values": [{"cut": plan.policy("min_retention")}]},
+                    "mark": {"type": "rule", "color": "#e45756", "size": 2},
+                    "encoding": {"x": {"field": "cut", "type": "quantitative"}},
+                },
+            ],
+        }
+    )
+    return picture
+
+
+def data_url(picture: bytes) -> str:
+    """A PNG as an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(picture).decode()

@@ -1,0 +1,67 @@
+"""The steps that show people what a plan would do and what a run did (DESIGN §6, Artifacts)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.results import get_default_result_storage
+
+from fallow.approval import load_plan, stored_plan
+from fallow.plan import RetentionPlan
+from fallow.planner import settings_for, suppressed_records
+from fallow.times import wall_clock
+from tasks.pages import (
+    data_url,
+    distribution_picture,
+    plan_page,
+    plan_rows,
+    report_page,
+    suppressed_rows,
+)
+from tasks.reading import excerpts
+from tasks.steps import open_store, settings_variable, step
+
+
+@step("show the plan")
+def show_plan(store: str | None, plan_id: str) -> None:
+    """The plan's page, its lowest rows, its distribution, and the complete plan as a file."""
+    variable = settings_variable()
+    with open_store(store) as provider:
+        plan = load_plan(provider, plan_id)
+        shown = settings_for(provider, plan.scope.agent_id, variable=variable).approval.show_text
+        texts = excerpts(provider, plan.entries[:10]) if shown else None
+        stored = stored_plan(provider, plan_id, wall_clock())
+    picture = distribution_picture(plan)
+    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan))
+    create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
+    create_table_artifact(plan_rows(plan.entries), key="retention-plan-records", description=plan_id)
+    create_image_artifact(data_url(picture), key="retention-distribution", description=plan_id)
+
+
+def _complete_plan(plan: RetentionPlan) -> str:
+    """Writes the complete plan where Prefect keeps results; the file's address, or "" where it cannot be written.
+
+    It is a copy to read. What is applied is the plan in the store.
+    """
+    name = f"{plan.plan_id}.json"
+    text = json.dumps(plan.document, ensure_ascii=False, indent=1, sort_keys=True)
+    storage: Any = get_default_result_storage()
+    try:
+        storage.write_path(name, text.encode())
+    except OSError:
+        return ""
+    return f"{str(storage.basepath).rstrip('/')}/{name}" if getattr(storage, "basepath", None) else name
+
+
+@step("report")
+def show_report(store: str | None, title: str, key: str, report: Mapping[str, Any]) -> None:
+    """What became of every record, and the standing table of what is hidden now."""
+    create_markdown_artifact(report_page(title, report), key=key, description=title)
+    with open_store(store) as provider:
+        found = suppressed_records(provider)
+    create_table_artifact(
+        suppressed_rows(found), key="suppressed-memories", description=f"{len(found)} records are hidden"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fallow.errors import StoreUnwritableError
 from fallow.journal import HEAD_PREFIX, SHARED, change_row, content_of, content_text, head_id, head_row
@@ -31,6 +32,8 @@ class Change:
     after: Row
     changed: tuple[str, ...]
     now: int
+    action: Literal["created", "updated"] = "updated"
+    parents: tuple[Mapping[str, str], ...] = ()
 
     @property
     def key(self) -> RecordKey:
@@ -122,6 +125,8 @@ def _entry(change: Change, previous: str | None) -> Row:
         changed=change.changed,
         now=change.now,
         previous_event_id=previous,
+        action=change.action,
+        parents=change.parents,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fallow.cli import importance, operations, reinforcement, retention
+from fallow.cli import importance, operations, reinforcement, retention, serve
 
 
 def register(app: typer.Typer) -> None:
@@ -28,5 +28,6 @@ def register(app: typer.Typer) -> None:
         ("purge-cache", reinforcement.purge_cache),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
+        ("serve", serve.serve),
     ):
         app.command(name)(function)

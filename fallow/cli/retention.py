@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from fallow.cli.app import (
     say,
     scope_of,
     settings_of,
+    settings_variable,
     table,
 )
 from fallow.errors import UsageError
@@ -152,7 +154,7 @@ def _decide(
     from fallow.approval import decide
     from fallow.planner import settings_for
 
-    settings = settings_for(provider, None)
+    settings = settings_for(provider, None, variable=settings_variable())
     decision = decide(
         provider,
         plan_id,
@@ -169,6 +171,22 @@ def _decide(
     return decision.to_json()
 
 
+def _wake_waiting_run(provider: Provider, plan_id: str) -> None:
+    """Resumes the flow run that waits for this decision, where PREFECT_API_URL names its server."""
+    from fallow.approval import stored_plan
+
+    run_id = stored_plan(provider, plan_id, wall_clock()).flow_run_id
+    if run_id is None:
+        return
+    address = os.environ.get("PREFECT_API_URL", "").strip()
+    if not address:
+        note("a flow run waits for this decision; set PREFECT_API_URL to resume it from here")
+        return
+    from fallow.cli.waiting import wake_run
+
+    note(wake_run(address, os.environ.get("PREFECT_API_AUTH_STRING"), run_id))
+
+
 def approve(
     plan_id: PlanId,
     approved_by: ApprovedBy,
@@ -181,6 +199,7 @@ def approve(
     """Record an approval; retention-apply or the waiting run then applies it."""
     with open_store(store) as provider:
         decision = _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, wall_clock())
+        _wake_waiting_run(provider, decision["plan_id"])
     if as_json:
         emit(decision)
     else:
@@ -193,6 +212,7 @@ def reject(
     """Record a rejection; nothing of the plan will be applied."""
     with open_store(store) as provider:
         decision = _decide(provider, plan_id, "rejected", approved_by, reason, None, None, wall_clock())
+        _wake_waiting_run(provider, decision["plan_id"])
     if as_json:
         emit(decision)
     else:
@@ -215,6 +235,7 @@ def retention_apply(
     with open_store(store) as provider:
         _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now)
         report = apply_plan(provider, plan_id, now=now)
+        _wake_waiting_run(provider, report.plan_id)
     if as_json:
         emit(report.to_json())
     else:
@@ -318,7 +339,7 @@ def unsuppress(
 
     keys = [RecordKey(check_memory_type(memory_type), name) for name in record_id]
     with open_store(store) as provider:
-        name, _ = check_approver(approved_by, settings_for(provider, None).approval)
+        name, _ = check_approver(approved_by, settings_for(provider, None, variable=settings_variable()).approval)
         report = restore_records(provider, keys, approved_by=name, reason=reason, now=wall_clock())
     if report.skipped.get("gone") and not report.restored and not report.already and len(keys) == 1:
         raise RecordNotFoundError(
@@ -341,7 +362,7 @@ def restore(
     from fallow.restore import plan_keys, restore_records
 
     with open_store(store) as provider:
-        name, _ = check_approver(approved_by, settings_for(provider, None).approval)
+        name, _ = check_approver(approved_by, settings_for(provider, None, variable=settings_variable()).approval)
         report = restore_records(
             provider,
             plan_keys(provider, plan_id),

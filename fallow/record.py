@@ -274,7 +274,9 @@ def _number(value: Any) -> float | None:
         text = value.strip()
         value = float(text) if _NUMBER.match(text) else math.nan
     elif type(value).__name__ in {"Decimal", "Decimal128"}:
-        value = float(str(value))
+        return _number(str(value))
+    elif type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        return _number(value.item())
     if not isinstance(value, int | float):
         return None
     try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from fallow.errors import SettingError
 from fallow.record import RankingSignals, canonical_id, read_number, read_ranking_signals
 from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
-from fallow.vectors import cosines, read_vector, read_vectors
+from fallow.vectors import cosines, length_of, read_vector, read_vectors
 
 if TYPE_CHECKING:
     from fallow.vectors import Vectors
@@ -174,7 +174,6 @@ def scoring_for(
 
 #: Where stores and search indexes put their own measure of likeness.
 _PROVIDER_SCORES: Final = ("score", "similarity", "relevance", "relevance_score")
-_EMBEDDINGS: Final = ("embedding", "vector")
 
 
 @dataclass(slots=True)
@@ -221,7 +220,10 @@ def read_candidates(candidates: Iterable[Any]) -> list[Candidate]:
             source, row = item
         if not isinstance(row, Mapping):
             continue
-        score = next((n for name in _PROVIDER_SCORES if (n := read_number(row.get(name))) is not None), None)
+        score = None
+        for name in _PROVIDER_SCORES:
+            if (value := row.get(name)) is not None and (score := read_number(value)) is not None:
+                break
         found.append(
             Candidate(
                 source=str(source or row.get("memory_type") or ""),
@@ -237,12 +239,14 @@ def read_candidates(candidates: Iterable[Any]) -> list[Candidate]:
 
 def embedding_of(row: Mapping[str, Any]) -> Any:
     """A row's stored embedding, a list or an array, or None."""
-    return next((value for name in _EMBEDDINGS if (value := row.get(name)) is not None), None)
+    value = row.get("embedding")
+    return row.get("vector") if value is None else value
 
 
 def tie_break(candidate: Candidate) -> tuple[str, str, str]:
     """What orders candidates that are equal otherwise: their id; the same id twice, by source and text."""
-    return candidate.record_id, candidate.source, str(candidate.row.get("content"))[:200]
+    content = candidate.row.get("content")
+    return candidate.record_id, candidate.source, (content if isinstance(content, str) else str(content))[:200]
 
 
 def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, now: int) -> None:
@@ -251,7 +255,8 @@ def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, n
 
     if not candidates:
         return
-    hours = [_hours_since_anchor(item.signals, scoring.recency_anchor, now) for item in candidates]
+    anchors = [_anchor(item.signals, scoring.recency_anchor) for item in candidates]
+    hours = [None if at is None else max(0, now - at) / MICROSECONDS_PER_HOUR for _, at in anchors]
     raw = {
         "recency": np.array([1.0 if gap is None else scoring.recency_decay_per_hour**gap for gap in hours]),
         "importance": np.array(
@@ -274,7 +279,8 @@ def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, n
     total = math.fsum(scaled.values()) or 1.0
     score = sum(scaled[name] * terms[name] for name in terms) / total
     columns = [terms[name].tolist() for name in terms] + [raw[name].tolist() for name in raw]
-    for item, value, a, b, c, d, e, f in zip(candidates, np.asarray(score).tolist(), *columns, strict=True):
+    values = np.asarray(score).tolist()
+    for item, (anchor, _), value, a, b, c, d, e, f in zip(candidates, anchors, values, *columns, strict=True):
         item.scoring = {
             "recency": a,
             "importance": b,
@@ -283,16 +289,17 @@ def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, n
             "importance_raw": e,
             "relevance_raw": f,
             "score": value,
-            "anchor": scoring.recency_anchor,
+            "anchor": anchor,
         }
         if item.relevance_reason:
             item.scoring["relevance_reason"] = item.relevance_reason
 
 
-def _hours_since_anchor(signals: RankingSignals, anchor: str, now: int) -> float | None:
-    created = signals.created_at
-    instant = created if anchor == "created" or signals.last_accessed_at is None else signals.last_accessed_at
-    return None if instant is None else max(0, now - instant) / MICROSECONDS_PER_HOUR
+def _anchor(signals: RankingSignals, wanted: str) -> tuple[str, int | None]:
+    """What recency counts from, and when that was: a memory never recalled counts from its creation."""
+    if wanted == "last_accessed" and signals.last_accessed_at is not None:
+        return "last_accessed", signals.last_accessed_at
+    return ("none" if signals.created_at is None else "created"), signals.created_at
 
 
 def _normalized(values: Vectors) -> Vectors:
@@ -317,8 +324,11 @@ def set_relevance(candidates: Sequence[Candidate], matrix: Vectors, where: Seque
     reason = ""
     if query is not None:
         vector, reason = read_vector(query)
-        if vector is not None and len(where) and len(vector) == matrix.shape[1]:
-            found = dict(zip(where, cosines(matrix, vector).tolist(), strict=True))
+        if vector is not None and len(where):
+            if len(vector) == matrix.shape[1]:
+                found = dict(zip(where, cosines(matrix, vector).tolist(), strict=True))
+            else:
+                reason = f"it has {len(vector)} numbers, the embeddings {matrix.shape[1]}"
         reason = f"the query: {reason}" if reason else ""
     for position, item in enumerate(candidates):
         cosine = found.get(position)
@@ -359,9 +369,16 @@ def score_candidates(
 
 
 def attach_relevance(items: Sequence[Candidate], query: Any) -> tuple[Vectors, list[int]]:
-    """Reads the candidates' embeddings and sets their relevance; the usable unit rows and whose they are."""
-    length = len(query) if query is not None and hasattr(query, "__len__") and len(query) else None
-    matrix, where, reasons = read_vectors([embedding_of(item.row) for item in items], length)
+    """Reads the candidates' embeddings and sets their relevance; the usable unit rows and whose they are.
+
+    Usable are vectors of the query's length; where no candidate has that, of the most frequent one, so that
+    near duplicates are still found.
+    """
+    embeddings = [embedding_of(item.row) for item in items]
+    length = length_of(query) or None
+    if length is not None and all(length_of(embedding) != length for embedding in embeddings):
+        length = None
+    matrix, where, reasons = read_vectors(embeddings, length)
     for item, reason in zip(items, reasons, strict=True):
         item.relevance_reason = reason
     set_relevance(items, matrix, where, query)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fallow.errors import SettingError
-from fallow.record import canonical_id, display_text, read_number
+from fallow.record import canonical_id, display_text, read_mapping, read_number
 from fallow.scoring import Candidate, RetrievalScoring, attach_relevance, read_candidates, score_in_place, tie_break
 from fallow.times import wall_clock
 from fallow.vectors import cosines, near_duplicates
@@ -77,16 +77,18 @@ def dedupe_and_select(
     entries: dict[int, dict[str, Any]] = {}
 
     def drop(item: Candidate, reason: str, **more: Any) -> None:
-        entries[item.position] = _entry(item, False, reason, **more)
+        entries[item.position] = {} if ledger is None else _entry(item, False, reason, **more)
 
-    items = read_candidates(candidates)
+    given = list(candidates)
+    items = read_candidates(given)
+    thread = canonical_id(thread_id)
     texts: dict[int, str] = {}
     visible: list[Candidate] = []
     for item in items:
         signals = item.signals
         if signals.retention_state == "suppressed":
             drop(item, "suppressed")
-        elif signals.retention_state == "sealed" and (thread_id is None or signals.thread_id != thread_id):
+        elif signals.retention_state == "sealed" and (thread is None or signals.thread_id != thread):
             drop(item, "sealed elsewhere")
         elif not (text := display_text(item.row)).strip():
             drop(item, "no text")
@@ -95,8 +97,10 @@ def dedupe_and_select(
             visible.append(item)
     # The order of preference among repeats: the better provider score, then the source's id, then the id.
     visible.sort(key=lambda item: (_source_id(item), *tie_break(item)))
-    visible.sort(key=lambda item: -(item.provider_score if item.provider_score is not None else float("-inf")))
-    said = {normalized_text(text) for text in history_texts}
+    if any(item.provider_score is not None for item in visible):
+        visible.sort(key=lambda item: -(item.provider_score if item.provider_score is not None else float("-inf")))
+    history = (history_texts,) if isinstance(history_texts, str) else history_texts
+    said = {normalized_text(text) for text in history if isinstance(text, str)}
     first: dict[str, Candidate] = {}
     for item in visible:
         text = normalized_text(texts[item.position])
@@ -104,7 +108,7 @@ def dedupe_and_select(
             drop(item, "exact duplicate", of=first[text].record_id)
         else:
             first[text] = item
-            if text in said:
+            if text in said or (said and normalized_text(texts[item.position][:max_chars_per_item]) in said):
                 drop(item, "in history")
     distinct = [item for item in first.values() if item.position not in entries]
     matrix, where = attach_relevance(distinct, query_embedding)
@@ -132,10 +136,11 @@ def dedupe_and_select(
         {position: min(len(text), max_chars_per_item) for position, text in texts.items()},
         drop,
     )
-    for rank, item in enumerate(selected, 1):
-        entries[item.position] = _entry(item, True, "selected", rank=rank)
     if ledger is not None:
-        ledger += [entries[item.position] for item in items]
+        for rank, item in enumerate(selected, 1):
+            entries[item.position] = _entry(item, True, "selected", rank=rank)
+        no_row = {"record_id": "", "source": "", "kept": False, "reason": "no row"}
+        ledger += [entries.get(position) or dict(no_row) for position in range(len(given))]
     selected.sort(key=tie_break)
     selected.sort(key=lambda item: item.signals.created_at if item.signals.created_at is not None else float("-inf"))
     return [
@@ -179,8 +184,7 @@ def _one_a_source(kept: list[Candidate], drop: Callable[..., None]) -> list[Cand
     ordered.sort(key=lambda item: -item.score)
     left: list[Candidate] = []
     for item in ordered:
-        metadata = item.row.get("metadata")
-        holders = (item.row, metadata if isinstance(metadata, Mapping) else {})
+        holders = (item.row, read_mapping(item.row.get("metadata")))
         parent = next((text for h in holders for n in _PARENTS if (text := canonical_id(h.get(n))) is not None), None)
         if parent is not None and parent in best:
             drop(item, "same source", of=best[parent].record_id)
@@ -196,9 +200,9 @@ def _rerank(kept: Sequence[Candidate], rerank: Rerank) -> None:
     if len(scores) != len(kept):
         raise SettingError(f"rerank gave {len(scores)} scores for {len(kept)} rows")
     for item, score in zip(kept, scores, strict=True):
-        number = read_number(float(score))
+        number = read_number(score)
         if number is None:
-            item.scoring["rerank_reason"] = "the reranker's score is not finite"
+            item.scoring["rerank_reason"] = "the reranker's score is no finite number"
         else:
             item.scoring["score"] = number
 

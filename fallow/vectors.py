@@ -7,7 +7,8 @@ here ever returns NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Products up to this many multiplications stay on one thread: small sets are not slowed by waking others.
 _UNTHREADED: Final = 262_000
+#: What rounding may take from the cosine of equal directions.
+_ROUNDING: Final = 1e-12
 #: From this many vectors on, larger products on all threads win.
 _MANY: Final = 4096
 #: From this many vectors on, pairs are ruled out by a part of their dimensions first.
@@ -34,6 +37,8 @@ def read_vector(value: Any) -> tuple[Vectors | None, str]:
         vector = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         return None, "embedding is no list of numbers"
+    except OverflowError:
+        return None, "embedding is not finite"
     if vector.ndim != 1 or not vector.size:
         return None, "no embedding" if vector.size == 0 else "embedding is no list of numbers"
     return _unit(vector)
@@ -52,6 +57,13 @@ def _unit(vector: Vectors) -> tuple[Vectors | None, str]:
     return scaled / math.sqrt(float(np.dot(scaled, scaled))), ""
 
 
+def length_of(value: Any) -> int:
+    """How many numbers a stored embedding or a query has; 0 where it is no list of them."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
+        return 0
+    return len(value)
+
+
 def read_vectors(values: Sequence[Any], length: int | None = None) -> tuple[Vectors, list[int], list[str]]:
     """Stored embeddings as unit rows of one matrix.
 
@@ -65,32 +77,29 @@ def read_vectors(values: Sequence[Any], length: int | None = None) -> tuple[Vect
     """
     import numpy as np
 
-    sizes: dict[int, int] = {}
-    for value in values:
-        size = len(value) if isinstance(value, list | tuple) or hasattr(value, "__len__") else 0
-        if size and not isinstance(value, str | bytes | dict):
-            sizes[size] = sizes.get(size, 0) + 1
     if length is None:
+        sizes = Counter(size for value in values if (size := length_of(value)))
         length = min(sizes, key=lambda size: (-sizes[size], size), default=0)
     reasons = [""] * len(values)
     where: list[int] = []
     for position, value in enumerate(values):
-        if value is None:
-            reasons[position] = "no embedding"
-        elif isinstance(value, str | bytes | dict) or not hasattr(value, "__len__"):
-            reasons[position] = "embedding is no list of numbers"
-        elif len(value) == 0:
-            reasons[position] = "no embedding"
-        elif len(value) != length:
-            reasons[position] = f"embedding has {len(value)} numbers, not {length}"
-        else:
+        if type(value) is list and len(value) == length and length:
             where.append(position)
+        elif value is None:
+            reasons[position] = "no embedding"
+        elif (size := length_of(value)) == length and length:
+            where.append(position)
+        elif size:
+            reasons[position] = f"embedding has {size} numbers, not {length}"
+        else:
+            empty = hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0 and len(value) == 0
+            reasons[position] = "no embedding" if empty else "embedding is no list of numbers"
     if not where:
         return np.zeros((0, length), dtype=np.float64), [], reasons
     try:
         matrix = np.array([values[position] for position in where], dtype=np.float64)
         plain = matrix.ndim == 2
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         plain = False
     if not plain:
         rows = []
@@ -188,7 +197,8 @@ class _Search:
         for start in range(0, len(firsts), 65536):
             piece = slice(start, start + 65536)
             cosine[piece] = np.einsum("ij,ij->i", self._matrix[firsts[piece]], self._matrix[seconds[piece]])
-        alike = np.nonzero(cosine >= self._threshold)[0]
+        # The same vector twice has a cosine of 1 but for rounding.
+        alike = np.nonzero(cosine >= self._threshold - _ROUNDING)[0]
         alike = alike[np.lexsort((seconds[alike], firsts[alike]))]
         values = np.minimum(cosine[alike], 1.0).tolist()
         yield from zip(firsts[alike].tolist(), seconds[alike].tolist(), values, strict=True)

@@ -77,7 +77,7 @@ def test_every_candidate_is_in_the_ledger_with_its_reason_2_2() -> None:
     assert found["near"]["cosine"] == pytest.approx(1 / math.sqrt(1.0025), abs=1e-6)
     assert {found["twin-a"]["reason"], found["last"]["reason"]} == {"selected", "not selected"}
     assert all(entry["kept"] == (entry["reason"] == "selected") for entry in ledger)
-    assert {item["scoring"]["anchor"] for item in result} == {"last_accessed"}
+    assert {item["scoring"]["anchor"] for item in result} == {"created"}
 
 
 def test_a_sealed_row_reaches_its_own_thread_only_2_3() -> None:
@@ -242,3 +242,91 @@ def test_an_option_out_of_range_is_named(options) -> None:
     ((name, _),) = options.items()
     with pytest.raises(SettingError, match=name):
         dedupe_and_select([], **options)
+
+
+def test_whatever_is_no_vector_is_a_reason_and_never_an_error_trap_43() -> None:
+    odd = [
+        np.array(3.0),
+        10**400,
+        [10**400, 1],
+        [None, 1.0],
+        {1.0, 2.0},
+        {"a": 1},
+        b"ab",
+        "[1, 0]",
+        [[1.0, 0.0]],
+        [1j, 0],
+    ]
+    candidates = [row(f"odd{n}", embedding=value) for n, value in enumerate(odd)]
+    candidates += [row("good", embedding=np.array([1.0, 0.0], np.float32)), None, ("x", 3)]
+    for query in ([1.0, 0.0], np.array(1.0), [[1.0, 0.0]], [10**400, 0], "query", [1.0] * 7, [1.0, 1j]):
+        ledger: list[dict] = []
+        result = dedupe_and_select(candidates, now=NOW, query_embedding=query, max_items=99, ledger=ledger)
+        scores = {item["_id"]: item["scoring"] for item in result}
+        assert len(scores) == len(odd) + 1
+        assert all(math.isfinite(value) for item in scores.values() for value in item.values() if type(value) is float)
+        assert all(item["relevance_reason"] for name, item in scores.items() if name != "good")
+        assert [entry["reason"] for entry in ledger[-2:]] == ["no row", "no row"]
+        assert len(ledger) == len(candidates)
+    assert (
+        "relevance_reason" not in dedupe_and_select(candidates, query_embedding=[1.0, 0.0], max_items=99)[-1]["scoring"]
+    )
+
+
+def test_a_query_of_another_length_still_finds_near_duplicates_2_2() -> None:
+    """TRAPS 43, 768 against 1536: relevance falls back, with a reason, and repeats are repeats all the same."""
+    candidates = [
+        row("a", embedding=[1.0] * 4),
+        row("b", embedding=[1.0] * 4),
+        row("c", embedding=[1.0] * 9, score=0.5),
+    ]
+    ledger: list[dict] = []
+    result = dedupe_and_select(candidates, now=NOW, query_embedding=[1.0] * 8, ledger=ledger)
+    assert {entry["record_id"]: entry["reason"] for entry in ledger} == {
+        "a": "selected",
+        "b": "near duplicate",
+        "c": "selected",
+    }
+    assert all(item["scoring"]["relevance_reason"] for item in result)
+    assert [item["scoring"]["relevance_raw"] for item in result] == [0.0, 0.5]
+
+
+def test_a_threshold_of_one_means_the_same_direction_2_2() -> None:
+    candidates = [
+        row("a", embedding=[0.1, 0.2, 0.7]),
+        row("b", embedding=[0.3, 0.6, 2.1]),
+        row("c", embedding=[0.1, 0.2, 0.8]),
+    ]
+    assert chosen(candidates, similarity_threshold=1.0) == ["a", "c"]
+
+
+def test_the_history_may_hold_a_text_as_it_was_shown_2_2() -> None:
+    candidates = [row("long", "word " * 300), row("other")]
+    (shown,) = dedupe_and_select(candidates[:1], now=NOW)
+    assert len(shown["text"]) == 600
+    assert chosen(candidates, history_texts=[shown["text"], None]) == ["other"]
+    assert chosen(candidates, history_texts="text of OTHER") == ["long"]
+
+
+def test_ids_that_are_there_twice_are_two_candidates_2_2() -> None:
+    candidates = [row("a", "one text"), row("a", "another"), ("summaries", row("a", "a third")[1]), row("", "no id")]
+    ledger: list[dict] = []
+    assert len(dedupe_and_select(candidates, now=NOW, ledger=ledger, max_items=99)) == len(ledger) == 4
+
+
+def test_numbers_of_numpy_and_decimals_are_numbers() -> None:
+    from decimal import Decimal
+
+    candidates = [row("a", score=np.float32(0.5), importance=np.float64(0.25)), row("b", score=Decimal("0.75"))]
+    candidates += [row("c", score=np.bool_(True), importance=Decimal("sNaN"))]
+    scores = {item["_id"]: item["scoring"] for item in dedupe_and_select(candidates, now=NOW)}
+    assert [scores[name]["relevance_raw"] for name in "abc"] == [0.5, 0.75, 0.0]
+    assert [scores[name]["importance_raw"] for name in "abc"] == [0.25, 0.5, 0.5]
+
+
+def test_a_reranker_that_fails_on_a_row_leaves_its_score() -> None:
+    candidates = [row("a"), row("b"), row("c")]
+    result = dedupe_and_select(candidates, now=NOW, rerank=lambda rows: [np.float32(0.25), None, math.nan])
+    reasons_given = [item["scoring"].get("rerank_reason") for item in result]
+    assert sorted(reasons_given, key=str) == [None, *["the reranker's score is no finite number"] * 2]
+    assert sorted(item["scoring"]["score"] for item in result) == [0.25, 1.0, 1.0]

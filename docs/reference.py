@@ -30,10 +30,12 @@ EXAMPLES = {
     "restore": "fallow restore --plan forget-plan-… --approved-by Grace --reason 'needed after all'",
     "explain": "fallow explain 42",
     "backfill-importance": "fallow backfill-importance --dry-run",
+    "reflect": "fallow reflect --dry-run",
     "touch": "fallow touch 42 43 --memory-type conversation_memory",
     "purge-cache": "fallow purge-cache --dry-run",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
+    "serve": "fallow serve --store ./memory",
 }
 
 CLI_INTRO = """# The command line

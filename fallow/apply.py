@@ -21,7 +21,7 @@ from fallow.plan import PlanEntry, RetentionPlan
 from fallow.protection import COLUMNS, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
 from fallow.record import basis, fingerprint, frame_of, read_record, requirements
-from fallow.retention import read_store
+from fallow.retention import cited_ids, read_store
 from fallow.settings import RetentionConfig
 from fallow.times import iso, parse_time
 
@@ -240,19 +240,21 @@ def apply_plan(
     left_out = set(decision.leave_out)
     entries = {entry.key: entry for entry in plan.entries if entry.key not in left_out}
     keys = list(entries)
+    config = RetentionConfig(
+        protect_pinned=plan.policy("protect_pinned"),
+        protect_verified=plan.policy("protect_verified"),
+        protect_sealed=plan.policy("protect_sealed"),
+        grace_days=plan.policy("grace_days"),
+        covered_rows=plan.policy("covered_rows", "protect"),
+    )
     work = _Suppression(
         provider=provider,
         plan=plan,
-        config=RetentionConfig(
-            protect_pinned=plan.policy("protect_pinned"),
-            protect_verified=plan.policy("protect_verified"),
-            protect_sealed=plan.policy("protect_sealed"),
-            grace_days=plan.policy("grace_days"),
-        ),
+        config=config,
         approver=decision.by,
         note=decision.reason,
         now=now,
-        cited=read_store(provider).cited,
+        cited=cited_ids(provider, read_store(provider), config),
         entries=entries,
     )
     report = ApplyReport(

@@ -16,7 +16,7 @@ from fallow.planner import check_memory_type
 from fallow.protection import protection
 from fallow.provider import Provider
 from fallow.record import PRIMARY_TYPES
-from fallow.retention import in_scope, policy_of, read_store, score
+from fallow.retention import cited_ids, in_scope, policy_of, read_store, score
 from fallow.settings import Settings
 from fallow.times import MICROSECONDS_PER_DAY, iso
 
@@ -86,7 +86,7 @@ def explain_record(
     left_out = recently_left_out(provider, as_of, config.left_out_days).get(kind, set())
     row = (
         scored.filter(pl.col("record_id") == record_id)
-        .with_columns(protection(config, as_of, cited=view.cited, left_out=left_out))
+        .with_columns(protection(config, as_of, cited=cited_ids(provider, view, config), left_out=left_out))
         .row(0, named=True)
     )
     idle = row["last_accessed_at"] if row["last_accessed_at"] is not None else row["created_at"]

@@ -240,9 +240,9 @@ class RetentionPlan:
         """Whether it would hide more of its scope than the blast radius allows unasked (SPEC §6.8)."""
         return bool(self.document["blast_radius"]["exceeded"])
 
-    def policy(self, name: str) -> Any:
-        """A value of the policy that the plan was made with."""
-        return self.document["policy"][name]["value"]
+    def policy(self, name: str, default: Any = None) -> Any:
+        """A value of the policy that the plan was made with; ``default`` for one that is younger than the plan."""
+        return self.document["policy"].get(name, {"value": default})["value"]
 
     @property
     def item_set(self) -> str:

@@ -21,13 +21,13 @@ from fallow.history import Change, fetch_keys, insert_again, insert_control_rows
 from fallow.journal import SHARED, change_id, control_event, event_id, text_time
 from fallow.plan import DECIMALS, Scope
 from fallow.provider import MISSING, Patch, Provider, RecordKey, Row, Unreadable
-from fallow.record import canonical_id, display_text, read_record
+from fallow.record import display_text, read_record
 from fallow.reflection_prompt import Claim, Reflected, build_prompt, parse_reflection
 from fallow.retention import in_scope
+from fallow.settings import Settings
+from fallow.stored_reflections import REFLECTION, SUMMARIES, covered_ids, read_reflections
 
 CONVERSATION: Final = "conversation_memory"
-SUMMARIES: Final = "summaries"
-REFLECTION: Final = "reflection"
 #: After so many failed passes a conversation is listed as needing attention; its rows stay uncovered.
 ATTENTION_AFTER: Final = 3
 #: Rows that the extractive fallback quotes, and characters of each.
@@ -84,6 +84,17 @@ class ReflectionConfig:
     default_importance: float = 0.5
     extractive: bool = False
     purpose: str = ""
+
+
+def reflection_config(settings: Settings) -> ReflectionConfig:
+    """The reflection section of resolved settings."""
+    return ReflectionConfig(
+        threshold=settings.get("reflection.threshold"),
+        window=settings.get("reflection.window"),
+        count_unrated=settings.get("reflection.count_unrated"),
+        default_importance=settings.get("scoring.default_importance"),
+        extractive=settings.get("reflection.extractive"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,24 +177,6 @@ class ReflectionReport:
             "rows_marked": self.marked,
             "state": self.state,
         }
-
-
-def read_reflections(provider: Provider) -> dict[str, Row]:
-    """The store's reflections by record id, active or suppressed: a suppressed one still covers its rows."""
-    return {
-        str(row["_id"]): row
-        for row in provider.find(SUMMARIES)
-        if str(row.get("summary_type") or "").strip().lower() == REFLECTION
-    }
-
-
-def covered_ids(reflection: Mapping[str, Any]) -> tuple[str, ...]:
-    """The rows that a reflection covers, in their one form."""
-    for name in ("source_message_ids", "covered_message_ids"):
-        value = reflection.get(name)
-        if isinstance(value, list | tuple):
-            return tuple(text for item in value if (text := canonical_id(item)) is not None)
-    return ()
 
 
 def accumulate(

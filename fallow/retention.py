@@ -29,6 +29,7 @@ from fallow.record import (
     schema,
 )
 from fallow.settings import RetentionConfig, Settings, agent_policy, parse_flag
+from fallow.stored_reflections import SUMMARIES, read_reflections
 from fallow.times import FUTURE_TOLERANCE, MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR, iso, zone
 
 #: A plan shows how the retention of its scope's visible records spreads over this many equal parts of 0..1.
@@ -46,6 +47,7 @@ _POLICY: Final = (
     "retention.left_out_days",
     "retention.blast_radius",
     "retention.stale_share",
+    "retention.covered_rows",
     "scoring.recency_decay_per_hour",
     "scoring.default_importance",
     "store.naive_timezone",
@@ -90,12 +92,23 @@ def read_store(provider: Provider) -> StoreView:
     return StoreView(frames, _cited(frames), unreadable)
 
 
-def _cited(frames: Mapping[str, pl.DataFrame]) -> pl.Series:
+def cited_ids(provider: Provider, view: StoreView, config: RetentionConfig) -> pl.Series:
+    """Every id whose record a citation protects, by the policy for rows that reflections cover (SPEC §6.3, §5).
+
+    With ``covered_rows`` = ``release`` what only live reflections cite is not protected by that.
+    """
+    if config.covered_rows == "protect":
+        return view.cited
+    return _cited(view.frames, list(read_reflections(provider)))
+
+
+def _cited(frames: Mapping[str, pl.DataFrame], without: Collection[str] = ()) -> pl.Series:
+    silent = pl.col("record_id").is_in(list(without)) if without else pl.lit(False)
     cited = pl.concat(
-        frame.lazy()
+        (frame.lazy().filter(~silent) if name == SUMMARIES else frame.lazy())
         .filter(pl.col("retention_state") != "suppressed", pl.col("citations").list.len() > 0)
         .select(pl.col("citations").explode())
-        for frame in frames.values()
+        for name, frame in frames.items()
     )
     return cited.unique().drop_nulls().collect().get_column("citations")
 
@@ -299,6 +312,7 @@ def make_plan(
     whole_store = not scope.agent_id and not scope.unowned
     excluded = policies.off if whole_store else ()
     view = view or read_store(provider)
+    cited = cited_ids(provider, view, config)
     counts = _Counts()
     eligible: list[pl.DataFrame] = []
     for memory_type in config.memory_types:
@@ -308,7 +322,7 @@ def make_plan(
             frame, as_of, settings.get("scoring.recency_decay_per_hour"), settings.get("scoring.default_importance")
         )
         scored = scored.with_columns(
-            protection(config, as_of, cited=view.cited, left_out=left_out.get(memory_type, ())),
+            protection(config, as_of, cited=cited, left_out=left_out.get(memory_type, ())),
             pl.lit(memory_type).alias("memory_type"),
         )
         counts.add(scored, config)

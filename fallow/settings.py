@@ -39,6 +39,8 @@ class RetentionConfig:
         blast_radius: a plan that would hide more than this share of its scope is marked (SPEC §6.8).
         expiry_hours: how long a plan waits for its approval (SPEC §7.2).
         stale_share: when more than this share of the approved records has changed, nothing is applied.
+        covered_rows: ``protect`` (a reflection's citation protects its rows, as any citation does) or
+            ``release`` (what only live reflections cite may be suppressed).
 
     Raises:
         SettingError: a value is out of its range.
@@ -56,6 +58,7 @@ class RetentionConfig:
     blast_radius: float = 0.2
     expiry_hours: float = 72.0
     stale_share: float = 0.9
+    covered_rows: str = "protect"
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -293,6 +296,27 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "retention.stale_share": Setting(
         _number(0, 1), 0.9, "FALLOW_RETENTION_STALE_SHARE", (), "above this share of changed records nothing is applied"
+    ),
+    "retention.covered_rows": Setting(
+        _choice("protect", "release"),
+        "protect",
+        "FALLOW_RETENTION_COVERED_ROWS",
+        ("retention", "covered_rows"),
+        "release: rows that only a live reflection cites may be suppressed",
+    ),
+    "reflection.enabled": Setting(parse_flag, False, "MEMORIZZ_REFLECTION_ENABLED", (), "scheduled reflection acts"),
+    "reflection.threshold": Setting(
+        _number(0, above=True), 15.0, "MEMORIZZ_REFLECTION_THRESHOLD", (), "accumulated importance that starts a pass"
+    ),
+    "reflection.window": Setting(_whole(2, 50), 50, "FALLOW_REFLECTION_WINDOW", (), "rows one summary covers at most"),
+    "reflection.count_unrated": Setting(
+        parse_flag, False, "FALLOW_REFLECTION_COUNT_UNRATED", (), "unrated rows add the default importance"
+    ),
+    "reflection.extractive": Setting(
+        parse_flag, False, "FALLOW_REFLECTION_EXTRACTIVE", (), "without a model, extracts stand for a summary"
+    ),
+    "reflection.model": Setting(
+        str, "", "MEMORIZZ_REFLECTION_MODEL", (), "the model that reflects; blank: the importance model"
     ),
     "scoring.recency_decay_per_hour": Setting(
         _number(0, 1, above=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fallow.cli import importance, operations, reinforcement, retention, serve
+from fallow.cli import importance, operations, reflection, reinforcement, retention, serve
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         ("restore", retention.restore),
         ("explain", retention.explain),
         ("backfill-importance", importance.backfill_importance),
+        ("reflect", reflection.reflect),
         ("touch", reinforcement.touch),
         ("purge-cache", reinforcement.purge_cache),
         ("settings", operations.settings),

@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +187,14 @@ def as_nobody(*arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def open_folder(store: Path, tmp_path: Path) -> Path:
-    shutil.copytree(store, store.with_name("another"))
-    for folder in [store, *store.parents]:
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return store
+def open_folder(store: Path) -> Iterator[Path]:
+    """The store in a folder that another user can get to; a second one beside it."""
+    base = Path(tempfile.mkdtemp(prefix="fallow-test-"))
+    base.chmod(0o755)
+    shutil.copytree(store, base / "store")
+    shutil.copytree(store, base / "another")
+    yield base / "store"
+    shutil.rmtree(base)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-that-name/x", "a\0b", "{tmp}/loop", "file:///a%00b", " "])

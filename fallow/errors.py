@@ -120,3 +120,27 @@ class PlanExpiredError(PlanStateError):
 
     code = "plan_expired"
     exit_code = 3
+
+
+class ModelRefusedError(FallowError):
+    """The model's endpoint refuses everything: a wrong key, an unknown model, no credit left."""
+
+    code = "model_refused"
+
+
+class ModelRequestError(FallowError):
+    """The endpoint refuses this one request for what is in it: too long, or held back by a filter."""
+
+    code = "model_request"
+
+
+class ModelUnavailableError(TransientError):
+    """The endpoint did not answer in time, or only with faults, however often it was asked."""
+
+    code = "model_unavailable"
+
+
+class ModelAnswerError(TransientError):
+    """The model's answer was cut off or empty."""
+
+    code = "model_answer"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -180,7 +181,8 @@ _PROVIDER_SCORES: Final = ("score", "similarity", "relevance", "relevance_score"
 class Candidate:
     """A row on its way through ranking: what it says, and what ranking read of it.
 
-    ``relevance_reason`` says why a raw relevance is not a cosine; it is empty where it is.
+    ``relevance_reason`` says why a raw relevance is not a cosine; it is empty where it is. ``distinction`` tells
+    candidates with one id apart; it is empty where no other has it.
     """
 
     source: str
@@ -191,6 +193,7 @@ class Candidate:
     position: int
     relevance: float = 0.0
     relevance_reason: str = ""
+    distinction: str = ""
     scoring: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -234,6 +237,11 @@ def read_candidates(candidates: Iterable[Any]) -> list[Candidate]:
                 position=position,
             )
         )
+    times = Counter(item.record_id for item in found)
+    if len(times) < len(found):
+        for item in found:
+            if times[item.record_id] > 1:
+                item.distinction = str(sorted((str(name), str(value)) for name, value in item.row.items()))
     return found
 
 
@@ -244,9 +252,8 @@ def embedding_of(row: Mapping[str, Any]) -> Any:
 
 
 def tie_break(candidate: Candidate) -> tuple[str, str, str]:
-    """What orders candidates that are equal otherwise: their id; the same id twice, by source and text."""
-    content = candidate.row.get("content")
-    return candidate.record_id, candidate.source, (content if isinstance(content, str) else str(content))[:200]
+    """What orders candidates that are equal otherwise: their id; the same id twice, by source and whole row."""
+    return candidate.record_id, candidate.source, candidate.distinction
 
 
 def score_in_place(candidates: Sequence[Candidate], scoring: RetrievalScoring, now: int) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _UNTHREADED: Final = 262_000
 #: What rounding may take from the cosine of equal directions.
 _ROUNDING: Final = 1e-12
-#: From this many vectors on, larger products on all threads win.
-_MANY: Final = 4096
 #: From this many vectors on, pairs are ruled out by a part of their dimensions first.
 _PRUNED_FROM: Final = 256
 
@@ -163,7 +161,7 @@ class _Search:
         import numpy as np
 
         count, length = matrix.shape
-        self.block = 128 if count <= _MANY else 512
+        self.block = 128
         self._matrix, self._threshold = matrix, threshold
         self._lead: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         limit = 2.0 - 2.0 * threshold
@@ -172,9 +170,11 @@ class _Search:
         sample = matrix[np.linspace(0, count - 1, 64).astype(np.intp)]
         gap = 2.0 - 2.0 * np.einsum("ik,jk->ij", sample, sample)
         typical = float(np.median(gap[np.triu_indices(64, 1)]))
-        part = length if typical <= 0 else math.ceil(length * limit / typical * 1.8)
-        if part > length // 2:
-            return
+        # The smallest part in which a typical pair is too far apart by nearly four standard deviations.
+        parts = np.arange(1, length + 1)
+        enough = np.flatnonzero(typical * parts / length * (1.0 - 3.7 * np.sqrt(2.0 / parts)) >= limit)
+        part = int(parts[enough[0]]) if len(enough) else length
+        self.block = min(128, max(32, 2 * math.isqrt(_UNTHREADED // (part + 2))))
         # Which dimensions come first is a fixed shuffle: no order of an embedding's own numbers can defeat it.
         chosen = np.random.default_rng(7).permutation(length)[:part]
         lead = np.ascontiguousarray(matrix[:, chosen], dtype=np.float32)
@@ -214,7 +214,7 @@ class _Search:
             upper, lower, bound = self._lead[0][left], self._lead[1][right], 0.0
         firsts: list[NDArray[np.intp]] = []
         seconds: list[NDArray[np.intp]] = []
-        side = max(16, _UNTHREADED // (len(right) * upper.shape[1])) if len(self._matrix) <= _MANY else 4096
+        side = max(8, _UNTHREADED // (len(right) * upper.shape[1]))
         for start in range(0, len(left), side):
             near = upper[start : start + side] @ lower.T >= bound
             if near.any():

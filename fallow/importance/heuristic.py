@@ -28,11 +28,12 @@ from fallow.importance.words import (
     KINDS,
     NUMBER,
     PREFERENCE,
-    QUESTION,
+    QUESTION_MARKS,
     SECOND_PERSON,
-    SENTENCE,
+    SENTENCE_END,
     SMALL_TALK,
     TIME,
+    TOKEN,
     UNSPACED,
     WORD,
 )
@@ -60,6 +61,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "commitment": 0.05,
     "decision": 0.08,
     "correction": 0.05,
+    "answer": 0.08,
     "question": -0.16,
     "small talk": -0.10,
     "second person": -0.05,
@@ -100,9 +102,10 @@ class Rarity:
 
     def weight(self, word: str) -> float:
         """How rare a word is, 0 (in every text) to 1 (in no other)."""
-        if self.documents <= 1:
+        number = self.counts.get(word)
+        if number is None or self.documents <= 1:
             return 1.0
-        return 1.0 - math.log(self.counts.get(word, 1)) / math.log(self.documents)
+        return 1.0 - math.log(number) / math.log(self.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,45 +121,50 @@ class Rating:
         return {"importance": self.importance, "source": self.source, "signals": dict(self.signals)}
 
 
-def signals(text: str, rarity: Rarity) -> dict[str, float]:
-    """Each signal of :data:`WEIGHTS` in 0..1."""
-    text = text[:MAX_CHARACTERS]
-    kinds = names = numbers = times = small = second = total = 0
+def asks(text: str) -> bool:
+    """Whether a turn asks for an answer."""
+    return any(mark in text[:MAX_CHARACTERS] for mark in QUESTION_MARKS)
+
+
+def signals(text: str, rarity: Rarity, answers: bool = False) -> dict[str, float]:
+    """Each signal of :data:`WEIGHTS` in 0..1; ``answers`` where the turn before it in its thread asked."""
+    kinds = names = numbers = times = small = second = total = questions = sentences = 0
     content: dict[str, float] = {}
-    at_start = True
-    position = 0
-    for match in WORD.finditer(text):
-        word = match.group()
+    at_start, open_sentence = True, False
+    for token in TOKEN.findall(text[:MAX_CHARACTERS]):
+        first = token[0]
+        if first in SENTENCE_END:
+            sentences += open_sentence
+            questions += open_sentence and any(mark in token for mark in QUESTION_MARKS)
+            at_start, open_sentence = True, False
+            continue
         total += 1
-        # Whether a sentence ended between the last word and this one.
-        at_start = at_start or SENTENCE.search(text, position, match.start()) is not None
-        position = match.end()
-        lower = word.lower().replace("’", "'")
-        kind = KINDS.get(lower, 0)
-        if word[0].isdigit():
+        open_sentence = True
+        lower = token.lower()
+        if "\u2019" in lower:
+            lower = lower.replace("\u2019", "'")
+        if first.isdigit():
             numbers += 1
             content[lower] = rarity.weight(lower)
-        elif UNSPACED.match(word):
-            for pair in words_of(word):
+        elif first > "\u0dff" and UNSPACED.match(first):
+            for pair in words_of(token):
                 content[pair] = rarity.weight(pair)
         else:
-            kinds |= kind
-            numbers += bool(kind & NUMBER)
-            times += bool(kind & TIME)
-            small += bool(kind & SMALL_TALK)
-            second += bool(kind & SECOND_PERSON)
+            kind = KINDS.get(lower, 0)
+            if kind:
+                kinds |= kind
+                numbers += kind & NUMBER > 0
+                times += kind & TIME > 0
+                small += kind & SMALL_TALK > 0
+                second += kind & SECOND_PERSON > 0
             if not kind & COMMON and len(lower) > 1:
                 content[lower] = rarity.weight(lower)
-                names += word[0].isupper() and not at_start
+                names += not at_start and first.isupper()
         at_start = False
     if not total:
         return dict.fromkeys(WEIGHTS, 0.0)
-    sentences = max(1, sum(bool(piece.strip()) for piece in SENTENCE.split(text)))
+    sentences += open_sentence
     rarest = sorted(content.values(), reverse=True)[:5]
-
-    def present(kind: int) -> float:
-        return 1.0 if kinds & kind else 0.0
-
     return {
         "base": 1.0,
         "rare words": sum(rarest) / 5,
@@ -164,25 +172,26 @@ def signals(text: str, rarity: Rarity) -> dict[str, float]:
         "names": min(1.0, names / 2),
         "numbers": min(1.0, numbers / 2),
         "times": min(1.0, times / 1),
-        "first person": present(FIRST_PERSON),
-        "events": present(EVENT),
-        "preference": present(PREFERENCE),
-        "commitment": present(COMMITMENT),
-        "decision": present(DECISION),
-        "correction": present(CORRECTION),
-        "question": min(1.0, len(QUESTION.findall(text)) / sentences),
+        "first person": float(kinds & FIRST_PERSON > 0),
+        "events": float(kinds & EVENT > 0),
+        "preference": float(kinds & PREFERENCE > 0),
+        "commitment": float(kinds & COMMITMENT > 0),
+        "decision": float(kinds & DECISION > 0),
+        "correction": float(kinds & CORRECTION > 0),
+        "answer": float(answers),
+        "question": questions / sentences,
         "small talk": min(1.0, small / total * 4),
         "second person": min(1.0, second / total * 6),
     }
 
 
-def content_rating(text: str, rarity: Rarity) -> tuple[float, dict[str, float]]:
+def content_rating(text: str, rarity: Rarity, answers: bool = False) -> tuple[float, dict[str, float]]:
     """What a text's content is worth, 0..1 to two decimals, and what each signal contributed.
 
     Two decimals are what every store can hold. The contributions sum to the rating; ``bounds`` is what was
     cut off at 0.05 or 1 and by rounding.
     """
-    parts = {name: WEIGHTS[name] * value for name, value in signals(text, rarity).items() if value}
+    parts = {name: WEIGHTS[name] * value for name, value in signals(text, rarity, answers).items() if value}
     total = math.fsum(parts.values())
     rating = round(min(1.0, max(FLOOR, total)), 2)
     parts = {name: round(value, 4) for name, value in parts.items()}
@@ -207,11 +216,12 @@ def heuristic_rating(
         kind: what the host calls the turn, such as ``tool_result``.
         host_asserted: the host vouches for it as a fact.
         verified: its outcome was verified: 1.0.
+        answers: the turn before it in its thread asked something.
         rarity: how rare words are in its company; by default every uncommon word is rare.
     """
     if verified:
         return Rating(1.0, "verified", {"verified": 1.0})
-    rating, parts = content_rating(text if isinstance(text, str) else "", rarity)
+    rating, parts = content_rating(text if isinstance(text, str) else "", rarity, answers)
     words = {str(role or "").lower(), str(kind or "").lower()}
     if host_asserted:
         raised = max(rating, HOST_FLOOR)

@@ -68,7 +68,8 @@ class ImportanceRater:
     def rate_many(self, turns: Sequence[Mapping[str, Any]]) -> list[tuple[float | None, str]]:
         """``(importance, source)`` of each turn, in order.
 
-        A turn has ``text`` and may have ``id``, ``role``, ``kind``, ``host_asserted`` and ``verified``.
+        A turn has ``text`` and may have ``id``, ``role``, ``kind``, ``host_asserted``, ``verified``, and
+        ``answers`` (the turn before it in its thread asked something).
         """
         return [(rating.importance, rating.source) for rating in self.rate_all(turns)]
 
@@ -90,5 +91,6 @@ class ImportanceRater:
             kind=turn.get("kind"),
             host_asserted=turn.get("host_asserted") is True,
             verified=turn.get("verified") is True,
+            answers=turn.get("answers") is True,
             rarity=rarity,
         )

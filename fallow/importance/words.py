@@ -205,5 +205,7 @@ WORD: Final = re.compile(
 )
 UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
 #: Where a sentence ends, in any of the scripts that have an end.
-SENTENCE: Final = re.compile(r"[.!?…。！？؟।\n]+")
-QUESTION: Final = re.compile(r"[?？؟;](?=\s|$|[\"'”»）)])|[?？؟]")
+SENTENCE_END: Final = frozenset(".!?\u2026\u3002\uff01\uff1f\u061f\u0964\n")
+QUESTION_MARKS: Final = "?\uff1f\u061f"
+#: Words and ends of sentences, in reading order.
+TOKEN: Final = re.compile(rf"{WORD.pattern}|[.!?\u2026\u3002\uff01\uff1f\u061f\u0964\n]+")

@@ -206,6 +206,7 @@ def heuristic_rating(
     kind: str | None = None,
     host_asserted: bool = False,
     verified: bool = False,
+    answers: bool = False,
     rarity: Rarity = Rarity(),
 ) -> Rating:
     """A turn's rating without a model (SPEC §3.1).

@@ -14,13 +14,12 @@ from flows.outcomes import applied_state, decided_state
 from tasks.applying import apply_stored
 from tasks.asking import look
 from tasks.runs import settle_waiting_runs
-from tasks.steps import stores_named
 
 
 @flow(name="apply-retention", flow_run_name="apply {plan_id}", persist_result=False)
 def apply_retention(
     plan_id: Annotated[str, Field(min_length=1, pattern=r"^\s*forget-plan-[0-9a-f]{28}\s*$")],
-    store: str | None = None,
+    store: str = "",
 ) -> State[Any]:
     """Suppresses exactly the records of a plan whose approval is recorded; again, it changes nothing more.
 
@@ -28,7 +27,7 @@ def apply_retention(
         plan_id: The approved plan, as fallow plans lists it.
         store: Address of the store; empty means the one that the worker is configured with.
     """
-    where = stores_named(store)[0] if store else None
+    where = store.strip() or None
     plan_id = plan_id.strip()
     standing = look(where, plan_id)
     if standing.state in {"rejected", "expired", "superseded"}:

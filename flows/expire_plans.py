@@ -15,7 +15,7 @@ from tasks.steps import stores_named
 
 
 @flow(name="expire-plans", persist_result=False)
-def expire_plans(store: str | None = None) -> State[Any]:
+def expire_plans(store: str = "") -> State[Any]:
     """Records expired plans, ends the runs whose plan was settled, and wakes those whose plan was approved.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from prefect import flow
@@ -30,20 +31,20 @@ MemoryType = Literal["conversation_memory", "knowledge_base", "entity_memory", "
 
 @flow(name="plan-retention", flow_run_name=lambda: this_run().title("plan"), persist_result=False)
 def plan_retention(
-    store: str | None = None,
-    agent_id: str | None = None,
-    memory_ids: list[str] | None = None,
-    user_id: str | None = None,
-    thread_id: str | None = None,
+    store: str = "",
+    agent_id: str = "",
+    memory_ids: Sequence[str] = (),
+    user_id: str = "",
+    thread_id: str = "",
     unowned: bool = False,
     whole_store: bool = False,
-    plan_id: str | None = None,
+    plan_id: str = "",
     force: bool = False,
     min_retention: Annotated[float | None, Field(ge=0, le=1)] = None,
     grace_days: Annotated[float | None, Field(ge=0, le=36500)] = None,
     max_candidates: Annotated[int | None, Field(ge=1, le=10000)] = None,
-    memory_types: list[MemoryType] | None = None,
-    requested_by: str | None = None,
+    memory_types: Sequence[MemoryType] = (),
+    requested_by: str = "",
 ) -> State[Any]:
     """Plans which records to suppress, waits for a named human's answer, and applies exactly what was approved.
 
@@ -71,7 +72,7 @@ def plan_retention(
     found = [(name, question) for name in stores if (question := find_question(name, run.id)) is not None]
     if found:
         return _carry_on(*found[0], run)
-    if plan_id is not None and plan_id.strip():
+    if plan_id.strip():
         return _ask(stores[0], plan_id.strip(), run, requested_by)
     named = agent_id or memory_ids or user_id or thread_id or unowned or whole_store
     scope = Scope(
@@ -90,7 +91,12 @@ def plan_retention(
     planned: list[tuple[str, ScopePlan]] = []
     for name in stores:
         plans = make_plans(
-            name, scope if named else None, as_of=run.as_of, options=options, force=force, requested_by=requested_by
+            name,
+            scope if named else None,
+            as_of=run.as_of,
+            options=options,
+            force=force,
+            requested_by=requested_by or None,
         )
         planned += [(name, plan) for plan in plans]
     for name, plan in planned:
@@ -104,9 +110,9 @@ def plan_retention(
     return _ask(*asked[0], run, requested_by)
 
 
-def _ask(store: str, plan_id: str, run: ThisRun, requested_by: str | None) -> State[Any]:
+def _ask(store: str, plan_id: str, run: ThisRun, requested_by: str) -> State[Any]:
     run.must_be_deployed()
-    question = ask_about(store, plan_id, run.id, requested_by)
+    question = ask_about(store, plan_id, run.id, requested_by or None)
     if question.asked_elsewhere:
         return Completed(name="NothingToDo", message=f"{question.plan_id} waits for its answer already")
     if question.superseded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from prefect import flow
@@ -18,10 +19,10 @@ from tasks.showing import show_report
 @flow(name="restore-memories", flow_run_name="restore for {approved_by}", persist_result=False)
 def restore_memories(
     approved_by: Annotated[str, Field(min_length=1, max_length=240, pattern=r"\S")],
-    plan_id: str | None = None,
-    records: list[str] | None = None,
+    plan_id: str = "",
+    records: Sequence[str] = (),
     reason: Annotated[str, Field(max_length=2000)] = "",
-    store: str | None = None,
+    store: str = "",
 ) -> State[Any]:
     """Restores what a plan suppressed, or the named records, to the state they had.
 
@@ -32,10 +33,10 @@ def restore_memories(
         reason: Why, for the journal.
         store: Address of the store; empty means the one that the worker is configured with.
     """
-    plan_id = (plan_id or "").strip() or None
-    if (plan_id is None) == (not records):
+    plan_id = plan_id.strip()
+    if bool(plan_id) == bool(records):
         raise UsageError("name either a plan or records", hint="plan_id, or records as TYPE:ID")
-    report = restore_stored(store, plan_id, records or [], approved_by, reason)
+    report = restore_stored(store, plan_id or None, records, approved_by, reason)
     show_report(store, f"Restored from {plan_id}" if plan_id else "Restored", "restore-report", report)
     message = f"{report['applied']} restored, {report['already']} before"
     if report["failed"] or report["unknown"]:

@@ -28,6 +28,10 @@ def escaped(value: Any) -> str:
     return html.escape(flat, quote=False).translate(_MARKS)
 
 
+def _short(instant: str) -> str:
+    return f"{instant[:16].replace('T', ' ')} UTC"
+
+
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; its cells are escaped here."""
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
@@ -38,20 +42,25 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
 def sentence(plan: RetentionPlan) -> str:
     """The plan in one sentence."""
     return (
-        f"**{len(plan.entries)} of {plan.counts['scanned']} records** of {escaped(plan.scope.label)} would be "
-        f"suppressed, as of {plan.document['as_of']}. Nothing is deleted, and every record can be restored."
+        f"**{len(plan.entries)} of {plan.counts['scanned']} records** of {escaped(plan.scope.label)} "
+        f"would be suppressed, as of {_short(str(plan.document['as_of']))}. "
+        "Nothing is deleted, and every record can be restored."
     )
 
 
 def lowest(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None) -> str:
-    """The lowest records with their reasons, and excerpts where they may be shown (SPEC §14)."""
-    columns = ["retention", "type", "record", "why", *([] if texts is None else ["text"])]
-    rows = [
-        [f"{entry.retention:.3f}", entry.memory_type, entry.record_id, entry.reason]
-        + ([] if texts is None else [texts.get(entry.key, "")])
-        for entry in plan.entries[:_LOWEST]
-    ]
-    return markdown_table(columns, rows)
+    """The lowest records with their reasons, and excerpts where they may be shown (SPEC §14).
+
+    A list: the form is too narrow for a table.
+    """
+    return "\n".join(_line(entry, texts) for entry in plan.entries[:_LOWEST])
+
+
+def _line(entry: PlanEntry, texts: Mapping[RecordKey, str] | None) -> str:
+    """One record, named as ``leave_out`` takes it."""
+    text = escaped((texts or {}).get(entry.key, ""))
+    name = escaped(f"{entry.memory_type}:{entry.record_id}")
+    return f"1. **{name}** {escaped(entry.reason)}" + (f" *{text}*" if text else "")
 
 
 def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expires_at: int, refusal: str) -> str:
@@ -64,7 +73,7 @@ def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expire
     parts += [
         (
             f"To approve, repeat the number of records planned: {len(plan.entries)}. "
-            f"The answer is taken until {iso(expires_at)}."
+            f"The answer is taken until {_short(iso(expires_at))}."
         ),
         f"The {min(_LOWEST, len(plan.entries))} lowest of {len(plan.entries)}:",
         lowest(plan, texts),
@@ -81,7 +90,7 @@ def plan_page(
     parts = [
         f"# {plan.plan_id}",
         sentence(plan),
-        f"It waits for its approval until {iso(expires_at)}.",
+        f"It waits for its approval until {_short(iso(expires_at))}.",
     ]
     if plan.wide:
         share = plan.document["blast_radius"]["share"]
@@ -106,7 +115,7 @@ def plan_page(
         "## Policy",
         markdown_table(
             ("setting", "value", "from"),
-            [(name, item["value"], item["origin"]) for name, item in plan.document["policy"].items()],
+            [(name, _plain(item["value"]), item["origin"]) for name, item in plan.document["policy"].items()],
         ),
     ]
     for title, names in (
@@ -119,6 +128,12 @@ def plan_page(
     parts.append(f"The complete plan: `{file}`" if file else "The complete plan is in the store.")
     parts.append(f"Or: `fallow show {plan.plan_id} --json`. Its SHA-256 is `{plan.document_sha256}`.")
     return "\n\n".join(parts)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {item}" for name, item in value.items()) or "none"
+    return ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
 
 
 def plan_rows(entries: Sequence[PlanEntry]) -> list[dict[str, Any]]:

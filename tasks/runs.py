@@ -53,7 +53,7 @@ def forms_shown(flow_run_id: str, key: str) -> int:
 
 @step("ask about the other plans")
 def ask_in_own_runs(
-    deployment_id: UUID | None, run_id: str, asked: Sequence[tuple[str, str]], requested_by: str | None
+    deployment_id: UUID | None, run_id: str, asked: Sequence[tuple[str, str]], requested_by: str
 ) -> list[str]:
     """Starts a run of the same deployment for every (store, plan id): a run can wait for one answer only.
 

@@ -75,6 +75,7 @@ class PrefectServer:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
             "PREFECT_CLI_COLORS": "false",
+            "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "2",
             "DO_NOT_TRACK": "1",
             "PYTHONPATH": str(REPOSITORY),
         }

@@ -59,7 +59,7 @@ def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, sto
     assert "default" not in schema["properties"]["decision"]
     assert plan.plan_id in text
     assert str(plan.planned) in text
-    assert text.count("\n| 0.") == 10
+    assert text.count("\n1. **") == 10
     assert hidden(store) == set()
     assert records(store) == before
     form = answer(plan, leave_out=[f"{spared.memory_type}:{spared.record_id}"], reason="the year is over")

@@ -1,0 +1,147 @@
+"""The whole approval in a real browser, against a real server and worker; screenshots are kept (SPEC §7, §9).
+
+A person opens the waiting run, reads the form, leaves one record out and resumes; then restores the plan
+from the UI's form of the restore deployment. What happened is asserted through the API and the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fallow.approval import load_plan
+from fallow.provider import open_provider
+from fallow.times import iso, wall_clock
+from tests.flows.driving import ASK, PLAN, create, hidden, plans_of, records, state_of
+from tests.prefect_server import PrefectServer, stop, wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+#: Prefect's UI asks a remote host for its analytics' settings even where analytics are off: nothing leaves here.
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", headless=True, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(60_000)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the screenshots stay: pytest keeps the folders of its last three runs."""
+    folder = tmp_path_factory.getbasetemp() / "screenshots"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def worker(prefect_server: PrefectServer, tmp_path: Path) -> Iterator[None]:
+    process = prefect_server.worker(tmp_path / "worker.log", FALLOW_APPROVERS="Ada", FALLOW_APPROVAL_SHOW_TEXT="true")
+    yield
+    stop(process)
+
+
+def labelled(form: Any, label: str) -> Any:
+    return form.get_by_label(re.compile(rf"^{label}\b"))
+
+
+def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
+    prefect_server: PrefectServer, prefect_api: Any, worker: None, page: Any, pictures: Path, make_sample_store: Any
+) -> None:
+    store = make_sample_store(now=iso(wall_clock()))
+    before = records(store)
+    run_id = create(prefect_api, PLAN, store=str(store), **ASK)
+    wait_until(lambda: state_of(prefect_api, run_id) == "Suspended", "plan-retention waits for its form")
+    plan = plans_of(store)[0]
+    with open_provider(str(store)) as provider:
+        entries = load_plan(provider, plan.plan_id).entries
+    spared = entries[0]
+
+    page.goto(f"{prefect_server.address}/v2/runs/flow-run/{run_id}")
+    page.get_by_role("button", name="Open menu").click()
+    page.screenshot(path=pictures / "1-waiting-run.png")
+    page.get_by_role("menuitem", name="Resume").click()
+    form = page.get_by_role("dialog")
+    form.get_by_text(plan.plan_id).first.wait_for()
+    page.screenshot(path=pictures / "2-form-what-it-says.png")
+    form.get_by_role("button", name="Select Decision").click()
+    page.get_by_role("option", name="approve").click()
+    labelled(form, "Approved By").fill("Ada")
+    labelled(form, "Count").fill(str(plan.planned))
+    assert labelled(form, "Plan Id").input_value() == plan.plan_id
+    labelled(form, "Reason").fill("The year is over.")
+    form.get_by_role("button", name="Add item").click()
+    form.locator("fieldset").last.locator("textarea").last.fill(f"{spared.memory_type}:{spared.record_id}")
+    page.screenshot(path=pictures / "3-form-filled.png")
+    assert hidden(store) == set()
+    form.get_by_role("button", name="Resume").click()
+    wait_until(lambda: state_of(prefect_api, run_id) not in {"Suspended", "Resuming"}, "the run was resumed")
+    wait_until(lambda: state_of(prefect_api, run_id) in {"Applied", "Failed", "Crashed"}, "the plan is applied")
+    assert state_of(prefect_api, run_id) == "Applied"
+    assert hidden(store) == {entry.record_id for entry in entries} - {spared.record_id}
+    assert plans_of(store)[0].decision.by == "Ada"
+    page.goto(f"{prefect_server.address}/v2/runs/flow-run/{run_id}?tab=Artifacts")
+    page.get_by_text("retention-report").first.wait_for()
+    page.screenshot(path=pictures / "4-applied.png")
+    shown = next(
+        item for item in prefect_api.read_artifacts() if item.key == "retention-plan" and plan.plan_id in item.data
+    )
+    page.goto(f"{prefect_server.address}/v2/artifacts/artifact/{shown.id}")
+    page.get_by_role("heading", name=plan.plan_id).first.wait_for()
+    page.screenshot(path=pictures / "5-plan-page.png", full_page=True)
+
+    restore = prefect_api.read_deployment_by_name("restore-memories/restore")
+    known = {run.id for run in prefect_api.read_flow_runs(limit=200)}
+    page.goto(f"{prefect_server.address}/v2/deployments/deployment/{restore.id}/run")
+    for name, value in (
+        ("approved_by", "Ada"),
+        ("plan_id", plan.plan_id),
+        ("reason", "Trying the way back."),
+        ("store", str(store)),
+    ):
+        labelled(page, name).fill(value)
+    page.screenshot(path=pictures / "6-restore-form.png", full_page=True)
+    page.get_by_role("button", name="Submit").click()
+
+    def restoring() -> Any:
+        return next(
+            (
+                run
+                for run in prefect_api.read_flow_runs(limit=200)
+                if run.deployment_id == restore.id and run.id not in known
+            ),
+            None,
+        )
+
+    found = wait_until(restoring, "the UI has started a restore run")
+    wait_until(lambda: prefect_api.read_flow_run(found.id).state.is_final(), "the restore run ends")
+    assert state_of(prefect_api, found.id) == "Applied"
+    assert hidden(store) == set()
+    after = records(store)
+    assert set(after) == set(before)
+    unchanged = f"{spared.memory_type}/{spared.record_id}.json"
+    assert after[unchanged] == before[unchanged]
+    page.goto(f"{prefect_server.address}/v2/runs/flow-run/{found.id}")
+    page.get_by_text("Applied").first.wait_for()
+    page.screenshot(path=pictures / "7-restored.png")
+    assert len(list(pictures.glob("*.png"))) >= 7

@@ -48,12 +48,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class BackfillReport:
-    """What a backfill did. ``by_source`` counts ratings written; ``raised`` verified records lifted to 1.0."""
+    """What a backfill did.
+
+    ``by_source`` counts ratings written; ``raised`` verified records lifted to 1.0; ``upgraded`` heuristic
+    ratings replaced by a model's (SPEC §3.4).
+    """
 
     mode: str
     scanned: int = 0
     rated: int = 0
     raised: int = 0
+    upgraded: int = 0
     already: int = 0
     suspect: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
@@ -69,23 +74,26 @@ class BackfillReport:
             "scanned": self.scanned,
             "rated": self.rated,
             "raised": self.raised,
+            "upgraded": self.upgraded,
             "already_rated": self.already,
             "suspect": self.suspect,
             "by_source": dict(sorted(self.by_source.items())),
             "skipped": {reason: sorted(ids) for reason, ids in sorted(self.skipped.items())},
             "failed": {reason: sorted(ids) for reason, ids in sorted(self.failed.items())},
             "distribution": self.distribution,
-            "state": "Rated" if self.rated or self.raised else "NothingToDo",
+            "state": "Rated" if self.rated or self.raised or self.upgraded else "NothingToDo",
         }
 
 
-def read_scope(provider: Provider, memory_type: str, scope: Scope) -> Iterator[pl.DataFrame]:
-    """The records of a scope, with their text, piece by piece.
+def read_scope(
+    provider: Provider, memory_type: str, scope: Scope, columns: Sequence[str] = COLUMNS
+) -> Iterator[pl.DataFrame]:
+    """The records of a scope, by default with their text, piece by piece.
 
     Raises:
         StoreUnreadableError: the listing failed or was cut short.
     """
-    for batch in provider.scan(memory_type, COLUMNS):
+    for batch in provider.scan(memory_type, columns):
         yield batch.frame.filter(in_scope(scope))
 
 
@@ -137,7 +145,7 @@ def backfill_importance(
     for memory_type in memory_types:
         for frame in read_scope(provider, memory_type, scope):
             report.scanned += len(frame)
-            todo = _to_rate(frame, report)
+            todo = to_rate(frame, report)
             for start in range(0, len(todo), size):
                 piece = todo.slice(start, size)
                 ratings = _ratings(piece, rater)
@@ -145,7 +153,7 @@ def backfill_importance(
                     for rating in ratings.values():
                         _count(report, rating)
                 else:
-                    written += _write(provider, memory_type, ratings, report)
+                    written += write_ratings(provider, memory_type, ratings, report)
                 if progress is not None:
                     progress(start + len(piece), len(todo))
     if written:
@@ -162,11 +170,16 @@ def backfill_importance(
     return report
 
 
-def _to_rate(frame: pl.DataFrame, report: BackfillReport) -> pl.DataFrame:
-    """Rows without a rating, and verified rows below 1.0; counts the others."""
+def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: bool = False) -> pl.DataFrame:
+    """Rows without a rating, and verified rows below 1.0; counts the others.
+
+    With ``upgrade`` also rows whose rating is the heuristic's (SPEC §3.4).
+    """
     bad = pl.col("breaches").list.eval(pl.element().str.starts_with("importance")).list.any()
     rated = pl.col("importance").is_not_null()
     below = pl.col("verified") & (pl.col("importance") < 1.0)
+    if upgrade:
+        below = below | (rated & (pl.col("importance_source") == "heuristic").fill_null(False))
     report.already += frame.filter(rated & ~below).height
     report.suspect += frame.filter((pl.col("importance_source") == "llm") & (pl.col("importance") == 1.0)).height
     stored = frame.filter(~rated & bad).get_column("record_id").to_list()
@@ -182,8 +195,10 @@ def _ratings(frame: pl.DataFrame, rater: ImportanceRater) -> dict[str, Rating]:
     return {name: rating for name, rating in ratings if rating.importance is not None}
 
 
-def _count(report: BackfillReport, rating: Rating, *, raised: bool = False) -> None:
-    if raised:
+def _count(report: BackfillReport, rating: Rating, *, had: bool = False) -> None:
+    if had and rating.source == "llm":
+        report.upgraded += 1
+    elif had:
         report.raised += 1
     else:
         report.rated += 1
@@ -191,13 +206,27 @@ def _count(report: BackfillReport, rating: Rating, *, raised: bool = False) -> N
     report.distribution[min(9, int((rating.importance or 0.0) * 10))] += 1
 
 
-def _write(
-    provider: Provider, memory_type: str, ratings: Mapping[str, Rating], report: BackfillReport
+def write_ratings(
+    provider: Provider,
+    memory_type: str,
+    ratings: Mapping[str, Rating],
+    report: BackfillReport,
+    *,
+    stamp: Mapping[str, Any] | None = None,
 ) -> list[RecordKey]:
-    """Writes a chunk's ratings where the rows still have none; what changed meanwhile is decided again."""
+    """Writes a chunk's ratings where the rows still have none; what changed meanwhile is decided again.
+
+    Args:
+        provider: the open store.
+        memory_type: the rows' type.
+        ratings: by record id. A model's may also replace the heuristic's, where the caller asked for such rows.
+        report: counts what became of each.
+        stamp: fields stored beside a model's rating (SPEC §3.5); None where no rating is a model's.
+    """
     done: list[RecordKey] = []
     pending = list(ratings)
     unknown: set[str] = set()
+    had: set[str] = set()
     for _ in range(_ROUNDS):
         rows = provider.fetch(memory_type, pending)
         patches: list[Patch] = []
@@ -208,19 +237,20 @@ def _write(
                 continue
             record = read_record(row, memory_type, name)
             if name in unknown and record.importance == ratings[name].importance:
-                _count(report, ratings[name])
+                _count(report, ratings[name], had=name in had)
                 done.append(RecordKey(memory_type, name))
-            elif not _wants(record):
+            elif not _wants(record, ratings[name]):
                 report.skipped.setdefault("rated meanwhile", []).append(name)
             else:
-                patches.append(_patch(row, record, ratings[name]))
+                had |= {name} if record.importance is not None else set()
+                patches.append(_patch(row, record, ratings[name], stamp or {}))
         pending = []
         if not patches:
             return done
         for patch, outcome in zip(patches, provider.patch(patches), strict=True):
             name = patch.key.record_id
             if outcome.status == "applied":
-                _count(report, ratings[name], raised=patch.expected["importance"] is not MISSING)
+                _count(report, ratings[name], had=name in had)
                 done.append(patch.key)
             elif outcome.status == "gone":
                 report.skipped.setdefault("gone", []).append(name)
@@ -234,13 +264,17 @@ def _write(
     return done
 
 
-def _wants(record: Record) -> bool:
+def _wants(record: Record, rating: Rating) -> bool:
     if record.importance is None:
         return not any(name.startswith("importance") for name in record.breaches)
-    return record.verified and record.importance < 1.0
+    if record.verified and record.importance < 1.0:
+        return rating.source == "verified"
+    return rating.source == "llm" and record.importance_source == "heuristic"
 
 
-def _patch(row: Row, record: Record, rating: Rating) -> Patch:
+def _patch(row: Row, record: Record, rating: Rating, stamp: Mapping[str, Any]) -> Patch:
     expected = {name: row.get(name, MISSING) for name in _RATING_FIELDS}
     changes = {"importance": rating.importance, "importance_source": rating.source}
+    if rating.source == "llm":
+        changes.update(stamp)
     return Patch(RecordKey(record.memory_type, record.record_id), expected, changes)

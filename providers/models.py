@@ -220,7 +220,8 @@ class ModelClient:
         self._dialect = Dialect.of(dialects.dialect(self._address)) if dialects is not None else Dialect()
         self._faults_in_form = 0
         self._unsettled = 0
-        self._waited = 0.0
+        #: Once the endpoint refuses everything, nothing more is sent.
+        self._refusal: ModelRefusedError | None = None
 
     @property
     def name(self) -> str:
@@ -331,6 +332,8 @@ class ModelClient:
             request = self._request(dialect, messages, max_tokens, schema)
             asked = sum(estimated_tokens(message["content"]) for message in request["messages"])
             with self._slots:
+                if self._refusal is not None:
+                    raise ModelRefusedError(self._refusal.message, hint=self._refusal.hint)
                 entry = self._pace.enter(asked + max_tokens)
                 try:
                     raw = self._client.chat.completions.with_raw_response.create(**request)
@@ -338,7 +341,10 @@ class ModelClient:
                     self._pace.leave(entry, 0)
                     if self._adapted(dialect, error, schema):
                         continue
-                    raise self._failure(error) from None
+                    failure = self._failure(error)
+                    if isinstance(failure, ModelRefusedError):
+                        self._refusal = failure
+                    raise failure from None
                 except openai.APITimeoutError as error:
                     connected = type(error.__cause__).__name__ not in {"ConnectTimeout", "PoolTimeout"}
                     raise self._fault("no answer in time", sent=connected) from None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from hashlib import sha256
+from threading import Event, Lock
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -400,7 +401,8 @@ class _Run:
         self.again: deque[_Call] = deque()
         self.judged: set[str] = set()
         self.rated: set[RecordKey] = set()
-        self.distrusted = False
+        self.distrusted = ""
+        self.halt, self.lock = Event(), Lock()
         self.sample: list[tuple[str, str | None, float]] = []
         self.written: list[RecordKey] = []
         self.failures = 0
@@ -515,6 +517,8 @@ class _Run:
 
     def _ask(self, call: _Call) -> tuple[Answer, ParsedAnswer]:
         """In a thread: asks, and keeps what was paid for before anything else happens."""
+        if self.halt.is_set():
+            raise CancelledError
         number = self.answers.sent(len(call.questions))
         try:
             answer = self.model.ask(call.prompt.messages, max_tokens=call.room, schema=ANSWER_SCHEMA)
@@ -529,16 +533,17 @@ class _Run:
             parsed.unknown,
         )
         self.answers.answered(number, parsed.ratings)
+        self._judge([parsed.ratings[one.key] for one in call.questions if one.key in parsed.ratings])
         return answer, parsed
 
     # What comes back
 
     def _settle(self, call: _Call, future: Future[tuple[Answer, ParsedAnswer]]) -> None:
-        if future.cancelled():
-            self.ledger.settle(call.estimate, Usage())
-            return
         try:
             answer, parsed = future.result()
+        except CancelledError:
+            self.ledger.settle(call.estimate, Usage())
+            return
         except ModelRequestError:
             self.ledger.settle(call.estimate, Usage())
             self._refused(call)
@@ -557,9 +562,8 @@ class _Run:
         self._take(call, answer, parsed)
 
     def _take(self, call: _Call, answer: Answer, parsed: ParsedAnswer) -> None:
-        self.quality.add([parsed.ratings[one.key] for one in call.questions if one.key in parsed.ratings])
-        self._judge()
         if self.distrusted:
+            self.report.problem = self.report.problem or self.distrusted
             # What shows that the ratings say nothing is not stored, nor is what comes after it.
             return
         empty = not answer.text.strip()
@@ -612,6 +616,7 @@ class _Run:
 
     def _call_back(self, out: dict[Future[tuple[Answer, ParsedAnswer]], _Call]) -> None:
         """Takes back the calls that no thread has begun."""
+        self.halt.set()
         for future in [future for future in out if future.cancel()]:
             self.ledger.settle(out.pop(future).estimate, Usage())
 
@@ -651,12 +656,16 @@ class _Run:
         if len(self.judged) >= _REMEMBERED:
             self.judged.clear()
         self.judged.add(key)
-        self.quality.add([rating])
-        self._judge()
+        self._judge([rating])
+        self.report.problem = self.report.problem or self.distrusted
 
-    def _judge(self) -> None:
-        self.distrusted = self.distrusted or bool(self.quality.problem)
-        self.report.problem = self.report.problem or self.quality.problem
+    def _judge(self, ratings: Sequence[float]) -> None:
+        """Judges a batch as it arrives, in whichever thread: what shows the model useless lets no call follow."""
+        with self.lock:
+            self.quality.add(ratings)
+            self.distrusted = self.distrusted or self.quality.problem
+            if self.distrusted:
+                self.halt.set()
 
     def _skip(self, gone: set[RecordKey]) -> None:
         for key in gone:

@@ -17,7 +17,7 @@ from fallow.approval import load_plan
 from fallow.provider import open_provider
 from fallow.times import iso, wall_clock
 from tests.flows.driving import ASK, PLAN, create, hidden, plans_of, records, state_of
-from tests.prefect_server import PrefectServer, stop, wait_until
+from tests.prefect_server import REPOSITORY, PrefectServer, stop, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -47,10 +47,12 @@ def page() -> Iterator[Any]:
 
 
 @pytest.fixture
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the screenshots stay: pytest keeps the folders of its last three runs."""
-    folder = tmp_path_factory.getbasetemp() / "screenshots"
-    folder.mkdir(exist_ok=True)
+def pictures() -> Path:
+    """Where the screenshots of the last run stay; git ignores it."""
+    folder = REPOSITORY / "test-output" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.png"):
+        old.unlink()
     return folder
 
 
@@ -144,4 +146,4 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
     page.goto(f"{prefect_server.address}/v2/runs/flow-run/{found.id}")
     page.get_by_text("Applied").first.wait_for()
     page.screenshot(path=pictures / "7-restored.png")
-    assert len(list(pictures.glob("*.png"))) >= 7
+    assert len(list(pictures.glob("*.png"))) == 7

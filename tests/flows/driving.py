@@ -92,6 +92,11 @@ def records(store: Path) -> dict[str, bytes]:
     return found
 
 
+def artifact(client: Any, key: str) -> str:
+    """The latest artifact under a key."""
+    return str(client.request("GET", "/artifacts/{key}/latest", path_params={"key": key}).json()["data"])
+
+
 @contextmanager
 def settings(client: Any, value: Any) -> Iterator[None]:
     """The Prefect variable ``fallow_settings`` with this value, for a while."""

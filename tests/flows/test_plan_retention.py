@@ -20,6 +20,7 @@ from tests.flows.driving import (
     EXPIRE,
     PLAN,
     answer,
+    artifact,
     create,
     drive,
     hidden,
@@ -48,7 +49,7 @@ def waiting(prefect_api, store):
     return run_id, plans_of(store)[0]
 
 
-def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, store, waiting):
+def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, prefect_server, store, waiting):
     run_id, plan = waiting
     before = records(store)
     with open_provider(str(store)) as provider:
@@ -71,16 +72,15 @@ def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, sto
     assert records(store)[key] == before[key]
     decision = plans_of(store)[0].decision
     assert (decision.by, decision.reason, decision.verdict) == ("Ada", "the year is over", "approved")
-    pages = {item.key: item for item in prefect_api.read_artifacts()}
-    assert {
-        "retention-plan",
-        "retention-plan-records",
-        "retention-distribution",
-        "retention-report",
-        "suppressed-memories",
-    } <= set(pages)
-    assert len(json.loads(pages["suppressed-memories"].data)) >= len(entries) - 1
-    assert pages["retention-distribution"].data.startswith("data:image/png;base64,")
+    assert plan.plan_id in artifact(prefect_api, "retention-plan")
+    rows = json.loads(artifact(prefect_api, "retention-plan-records"))
+    assert [row["record_id"] for row in rows] == [entry.record_id for entry in entries]
+    assert artifact(prefect_api, "retention-distribution").startswith("data:image/png;base64,")
+    assert f"| done now | {len(entries) - 1} |" in artifact(prefect_api, "retention-report")
+    ours = [row for row in json.loads(artifact(prefect_api, "suppressed-memories")) if row["approver"] == "Ada"]
+    assert {row["record_id"] for row in ours} == hidden(store)
+    complete = prefect_server.home / "storage" / f"{plan.plan_id}.json"
+    assert json.loads(complete.read_text())["document_sha256"] == plan.document_sha256
 
 
 def test_a_second_resume_and_a_second_run_of_the_body_change_nothing_trap_37(prefect_api, store, waiting):

@@ -94,6 +94,8 @@ class ModelServer:
         self.rated: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
         self.most_in_flight = 0
+        #: Seconds from each request's arrival to its answer, summed.
+        self.busy = 0.0
         self._in_flight = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -102,6 +104,10 @@ class ModelServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+
+            def parse_request(self) -> bool:
+                self.began = time.perf_counter()
+                return super().parse_request()
 
             def do_POST(self) -> None:
                 server._serve(self)
@@ -143,10 +149,12 @@ class ModelServer:
             "rows": self.rated.total(),
             "texts": len(self.rated),
             "most_in_flight": self.most_in_flight,
+            "busy": self.busy,
         }
 
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         raw = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        began: float = handler.began  # type: ignore[attr-defined]
         with self._lock:
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
@@ -155,6 +163,7 @@ class ModelServer:
         finally:
             with self._lock:
                 self._in_flight -= 1
+                self.busy += time.perf_counter() - began
 
     def _step(self, request: dict[str, Any]) -> Step:
         form = request.get("response_format", {"type": "text"})["type"]

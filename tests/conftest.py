@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +147,12 @@ def make_sample_store(tmp_path: Path) -> Callable[..., Path]:
 def sample_store(make_sample_store: Callable[..., Path]) -> Path:
     """A small sample store of our own, one year that ends at SAMPLE_NOW; every kind of record is in it."""
     return make_sample_store()
+
+
+@pytest.fixture(scope="session")
+def mongodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a MongoDB server, one for all tests of a session."""
+    from tests.servers.mongodb import mongodb_server
+
+    with mongodb_server(tmp_path_factory.mktemp("mongodb")) as address:
+        yield address

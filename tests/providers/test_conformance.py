@@ -9,14 +9,15 @@ import pytest
 from providers.conformance import CHECKS, GAPS, run_check
 from tests.providers.backends import backend
 
-BACKENDS = ("filesystem", "notion")
+BACKENDS = ("filesystem", "notion", "mongodb")
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_conformance(kind: str, name: str, tmp_path: Path) -> None:
+def test_conformance(kind: str, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """SPEC §12: one suite, every provider; a declared gap must fail as declared."""
-    result = run_check(CHECKS[name], backend(kind, tmp_path))
+    address = request.getfixturevalue("mongodb") if kind == "mongodb" else ""
+    result = run_check(CHECKS[name], backend(kind, tmp_path, address))
     if not result.good:
         raise AssertionError(f"{kind}: {result.check.holds}: {result.detail}") from result.error
 

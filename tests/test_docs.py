@@ -63,3 +63,10 @@ def test_every_setting_stands_in_the_docs_and_every_command_that_the_docs_show_e
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
             for command in re.findall(r"^(?:\S*/)?fallow ([a-z-]+)", block, re.M):
                 assert command in names, f"{path.name}: fallow {command}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    text = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    for path in (REPOSITORY / "docs").glob("*.md"):
+        assert path.name == "index.md" or f"]({path.name})" in text, path.name
+    assert "](docs/index.md)" in (REPOSITORY / "README.md").read_text(encoding="utf-8")

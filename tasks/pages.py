@@ -88,7 +88,8 @@ def plan_page(
     counts, coverage = plan.counts, plan.document["coverage"]
     held = [(reason, number) for reason, number in counts["protected"].items() if number]
     parts = [
-        f"# {plan.plan_id}",
+        f"# Retention plan: {escaped(plan.scope.label)}",
+        f"`{plan.plan_id}`",
         sentence(plan),
         f"It waits for its approval until {_short(iso(expires_at))}.",
     ]

@@ -109,7 +109,7 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
         item for item in prefect_api.read_artifacts() if item.key == "retention-plan" and plan.plan_id in item.data
     )
     page.goto(f"{prefect_server.address}/v2/artifacts/artifact/{shown.id}")
-    page.get_by_role("heading", name=plan.plan_id).first.wait_for()
+    page.get_by_role("heading", name="Retention plan: whole store").first.wait_for()
     page.screenshot(path=pictures / "5-plan-page.png", full_page=True)
 
     restore = prefect_api.read_deployment_by_name("restore-memories/restore")

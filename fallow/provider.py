@@ -238,7 +238,12 @@ def open_provider(uri: str, naive_timezone: Mapping[str, str] | None = None) -> 
     """
     if not uri.strip():
         raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")
-    scheme = urlsplit(uri).scheme.lower() if "://" in uri else "file"
+    try:
+        scheme = urlsplit(uri).scheme.lower() if "://" in uri else "file"
+    except ValueError:
+        raise UsageError(
+            "the store's address cannot be read", hint="write scheme://host/…; an IPv6 host stands in brackets"
+        ) from None
     target = _BUILT_IN.get(scheme)
     if target is None:
         # Imported where it is needed: an agent host that only ranks does not pay for it.

@@ -46,6 +46,14 @@ _RATING_FIELDS: Final = ("importance", "importance_source", "metadata", "verifie
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row's :func:`rating_fields` as they were read; ``rated``: it had a rating that can be used."""
+
+    fields: Mapping[str, Any]
+    rated: bool
+
+
 @dataclass(slots=True)
 class BackfillReport:
     """What a backfill did.
@@ -213,6 +221,7 @@ def write_ratings(
     report: BackfillReport,
     *,
     stamp: Mapping[str, Any] | None = None,
+    seen: Mapping[str, Seen] | None = None,
 ) -> list[RecordKey]:
     """Writes a chunk's ratings where the rows still have none; what changed meanwhile is decided again.
 
@@ -222,15 +231,23 @@ def write_ratings(
         ratings: by record id. A model's may also replace the heuristic's, where the caller asked for such rows.
         report: counts what became of each.
         stamp: fields stored beside a model's rating (SPEC §3.5); None where no rating is a model's.
+        seen: what the rows' fields of a rating were when they were read for it: spares reading them again.
     """
     done: list[RecordKey] = []
     pending = list(ratings)
     unknown: set[str] = set()
     had: set[str] = set()
-    for _ in range(_ROUNDS):
-        rows = provider.fetch(memory_type, pending)
-        patches: list[Patch] = []
-        for name in pending:
+    seen = seen or {}
+    had |= {name for name, read in seen.items() if read.rated}
+    for turn in range(_ROUNDS):
+        patches = [
+            _patch(RecordKey(memory_type, name), seen[name].fields, ratings[name], stamp)
+            for name in pending
+            if turn == 0 and name in seen
+        ]
+        fetched = [name for name in pending if turn or name not in seen]
+        rows = provider.fetch(memory_type, fetched) if fetched else {}
+        for name in fetched:
             row = rows.get(name)
             if row is None or isinstance(row, Unreadable):
                 report.skipped.setdefault("gone" if row is None else "unreadable", []).append(name)
@@ -243,7 +260,7 @@ def write_ratings(
                 report.skipped.setdefault("rated meanwhile", []).append(name)
             else:
                 had |= {name} if record.importance is not None else set()
-                patches.append(_patch(row, record, ratings[name], stamp or {}))
+                patches.append(_patch(RecordKey(memory_type, name), rating_fields(row), ratings[name], stamp))
         pending = []
         if not patches:
             return done
@@ -266,15 +283,26 @@ def write_ratings(
 
 def _wants(record: Record, rating: Rating) -> bool:
     if record.importance is None:
-        return not any(name.startswith("importance") for name in record.breaches)
+        return to_be_rated(record)
     if record.verified and record.importance < 1.0:
         return rating.source == "verified"
     return rating.source == "llm" and record.importance_source == "heuristic"
 
 
-def _patch(row: Row, record: Record, rating: Rating, stamp: Mapping[str, Any]) -> Patch:
-    expected = {name: row.get(name, MISSING) for name in _RATING_FIELDS}
+def to_be_rated(record: Record, upgrade: bool = False) -> bool:
+    """Whether a record is to be rated: it has no rating, or one that SPEC §3.4 lets be replaced."""
+    if record.importance is None:
+        return not any(name.startswith("importance") for name in record.breaches)
+    return (record.verified and record.importance < 1.0) or (upgrade and record.importance_source == "heuristic")
+
+
+def rating_fields(row: Row) -> dict[str, Any]:
+    """The fields that must be as they were for a rating to land."""
+    return {name: row.get(name, MISSING) for name in _RATING_FIELDS}
+
+
+def _patch(key: RecordKey, expected: Mapping[str, Any], rating: Rating, stamp: Mapping[str, Any] | None) -> Patch:
     changes = {"importance": rating.importance, "importance_source": rating.source}
     if rating.source == "llm":
-        changes.update(stamp)
-    return Patch(RecordKey(record.memory_type, record.record_id), expected, changes)
+        changes.update(stamp or {})
+    return Patch(key, expected, changes)

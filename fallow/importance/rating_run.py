@@ -9,7 +9,7 @@ it, and its ratings are in the store before the next answer is looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,7 +21,16 @@ import polars as pl
 from fallow.errors import ModelRefusedError, ModelRequestError, ModelUnavailableError
 from fallow.history import insert_control_rows
 from fallow.importance.asking import Answer, AnswersInMemory, Model, PaidAnswers
-from fallow.importance.backfill import BackfillReport, rarity_of, read_scope, to_rate, write_ratings
+from fallow.importance.backfill import (
+    BackfillReport,
+    Seen,
+    rarity_of,
+    rating_fields,
+    read_scope,
+    to_be_rated,
+    to_rate,
+    write_ratings,
+)
 from fallow.importance.budget import Budget, Ledger, Price, Usage
 from fallow.importance.heuristic import Rarity, Rating, heuristic_rating
 from fallow.importance.parsing import MISSING, UNREADABLE, ParsedAnswer, parse_ratings
@@ -65,7 +74,10 @@ _COLUMNS: Final = (
     "breaches",
 )
 #: Rows read at a time, and characters of text in one call at most.
-_PIECE: Final = 256
+_FIRST_PIECE: Final = 64
+_PIECE: Final = 1_024
+#: Questions kept ready: what the calls take while the store is busy with writing.
+_STOCK: Final = 2_000
 _MAX_CALL_TEXT: Final = 24_000
 #: A cut-off or empty answer is asked for again with twice the room, so often in all.
 _ATTEMPTS: Final = 3
@@ -346,22 +358,26 @@ def _pending(
 
 
 def _pieces(frame: pl.DataFrame) -> Iterator[list[RecordKey]]:
-    for start in range(0, len(frame), _PIECE):
-        yield [RecordKey(*row[:2]) for row in frame.slice(start, _PIECE).rows()]
+    """Small pieces first, so that the first call does not wait for a large one."""
+    start, size = 0, _FIRST_PIECE
+    while start < len(frame):
+        yield [RecordKey(*row[:2]) for row in frame.slice(start, size).rows()]
+        start, size = start + size, min(_PIECE, 4 * size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A row as it is now; ``rated``: it has a rating already."""
+    """A row as it is now; ``wanted``: it still is to be rated."""
 
     key: RecordKey
     text: str
     role: str | None
     verified: bool
-    rated: bool
+    wanted: bool
+    seen: Seen
 
 
-def _read_rows(provider: Provider, keys: Sequence[RecordKey]) -> list[_Read]:
+def _read_rows(provider: Provider, keys: Sequence[RecordKey], upgrade: bool = False) -> list[_Read]:
     """The rows that are still there, in the order of the keys."""
     by_type: dict[str, list[str]] = {}
     for key in keys:
@@ -372,8 +388,29 @@ def _read_rows(provider: Provider, keys: Sequence[RecordKey]) -> list[_Read]:
         row = rows[key.memory_type].get(key.record_id)
         if isinstance(row, dict):
             record = read_record(row, key.memory_type, key.record_id)
-            found.append(_Read(key, record.text, record.role, record.verified, record.importance is not None))
+            seen = Seen(rating_fields(row), record.importance is not None)
+            found.append(_Read(key, record.text, record.role, record.verified, to_be_rated(record, upgrade), seen))
     return found
+
+
+def _add(report: BackfillReport, part: BackfillReport) -> None:
+    """Adds what one writing came to."""
+    report.rated += part.rated
+    report.raised += part.raised
+    report.upgraded += part.upgraded
+    for total, counts in ((report.skipped, part.skipped), (report.failed, part.failed)):
+        for reason, ids in counts.items():
+            total.setdefault(reason, []).extend(ids)
+    for source, count in part.by_source.items():
+        report.by_source[source] = report.by_source.get(source, 0) + count
+    report.distribution = [a + b for a, b in zip(report.distribution, part.distribution, strict=True)]
+
+
+def _compared(sample: Sequence[tuple[str, str | None, float]]) -> list[tuple[float, float]]:
+    """How the free rating judges rows that the model rated: (heuristic, model)."""
+    rarity = Rarity.of(text for text, _, _ in sample)
+    ratings = [(heuristic_rating(text, role=role, rarity=rarity).importance, rating) for text, role, rating in sample]
+    return [(heuristic, rating) for heuristic, rating in ratings if heuristic is not None]
 
 
 class _Run:
@@ -400,7 +437,14 @@ class _Run:
         self.waiting: dict[str, Question] = {}
         self.again: deque[_Call] = deque()
         self.judged: set[str] = set()
-        self.rated: set[RecordKey] = set()
+        self.store = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self.seen: dict[RecordKey, Seen] = {}
+        self.questions: deque[Question] = deque()
+        self.asked_for: list[RecordKey] = []
+        self.read_all = False
+        self.comparing: Future[list[tuple[float, float]]] | None = None
+        self.reading: Future[list[_Read]] | None = None
+        self.writing: Future[tuple[BackfillReport, list[RecordKey]]] | None = None
         self.distrusted = ""
         self.halt, self.lock = Event(), Lock()
         self.sample: list[tuple[str, str | None, float]] = []
@@ -415,21 +459,25 @@ class _Run:
         frame = _pending(self.provider, self.memory_types, self.scope, self.options, report)
         report.total = len(frame)
         unsettled = self.model.unsettled
-        questions = self._questions(frame)
-        out: dict[Future[tuple[Answer, ParsedAnswer]], _Call] = {}
-        with ThreadPoolExecutor(self.model.in_flight, thread_name_prefix="rating") as pool:
+        pieces = _pieces(frame)
+        out: dict[Future[Any], _Call] = {}
+        with (
+            self.store,
+            ThreadPoolExecutor(self.model.in_flight, thread_name_prefix="rating") as pool,
+        ):
             try:
                 while True:
-                    self._send(pool, questions, out)
-                    self._write()
-                    if not out:
+                    self._use_store(pieces)
+                    self._send(pool, out)
+                    pending = {*out, *(future for future in (self.reading, self.writing) if future is not None)}
+                    if not pending:
                         break
-                    done, _ = wait(out, return_when=FIRST_COMPLETED)
-                    for future in done:
+                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                    self._from_store(done)
+                    for future in done & out.keys():
                         self._settle(out.pop(future), future)
                     if report.problem:
                         self._call_back(out)
-                    self._write()
                     report.unsettled = self.model.unsettled - unsettled
                     if progress is not None:
                         progress(report)
@@ -440,21 +488,55 @@ class _Run:
         self._account()
         if not report.problem:
             report.problem = self._too_many_fallbacks()
-        self._compare()
+        report.pairs = _compared(self.sample) if self.comparing is None else self.comparing.result()
         self._tell()
         return report
 
+    # The store: one thread reads ahead and writes, so that no call waits for it
+
+    def _use_store(self, pieces: Iterator[list[RecordKey]]) -> None:
+        """Starts writing what is rated, and reading on where few questions are left."""
+        if self.writing is None and self.ready:
+            ready, self.ready = self.ready, {}
+            self.writing = self.store.submit(self._write, ready)
+        stopped = self.report.problem or self.report.stopped
+        if self.reading is None and not stopped and not self.read_all and len(self.questions) < _STOCK:
+            piece = next(pieces, None)
+            if piece is None:
+                self.read_all = True
+            else:
+                self.reading = self.store.submit(_read_rows, self.provider, piece, self.options.upgrade_heuristic)
+                self.asked_for = piece
+
+    def _from_store(self, done: set[Future[Any]]) -> None:
+        if self.writing in done:
+            part, keys = self.writing.result()
+            self.writing = None
+            self.written += keys
+            _add(self.report, part)
+        if self.reading in done:
+            rows = self.reading.result()
+            self.reading = None
+            self._take_rows(rows)
+
+    def _write(self, ready: Mapping[str, Mapping[str, Rating]]) -> tuple[BackfillReport, list[RecordKey]]:
+        """In the store's thread: puts what is rated into the store; counts it in a report of its own."""
+        part, written = BackfillReport(mode="llm"), list[RecordKey]()
+        size = max(1, self.provider.capabilities.batch_size)
+        for memory_type, ratings in ready.items():
+            pairs = list(ratings.items())
+            for start in range(0, len(pairs), size):
+                piece = dict(pairs[start : start + size])
+                seen = {name: self.seen.pop(RecordKey(memory_type, name)) for name in piece}
+                written += write_ratings(self.provider, memory_type, piece, part, stamp=self.stamp, seen=seen)
+        return part, written
+
     # What goes out
 
-    def _send(
-        self,
-        pool: ThreadPoolExecutor,
-        questions: Iterator[Question],
-        out: dict[Future[tuple[Answer, ParsedAnswer]], _Call],
-    ) -> None:
+    def _send(self, pool: ThreadPoolExecutor, out: dict[Future[Any], _Call]) -> None:
         """Fills the threads, and as many calls again so that none of them ever waits for the writing."""
         while not self.report.problem and not self.report.stopped and len(out) < 2 * self.model.in_flight:
-            call = self.again.popleft() if self.again else self._next_call(questions)
+            call = self.again.popleft() if self.again else self._next_call()
             if call is None:
                 return
             limit = self.ledger.exhausted_by(call.estimate)
@@ -466,14 +548,15 @@ class _Run:
             self.ledger.reserve(call.estimate)
             out[pool.submit(self._ask, call)] = call
 
-    def _next_call(self, questions: Iterator[Question]) -> _Call | None:
+    def _next_call(self) -> _Call | None:
+        """The next full batch, and at the end what is left."""
         batch: list[Question] = []
         characters = 0
-        for question in questions:
-            batch.append(question)
-            characters += len(shortened(question.text))
-            if len(batch) >= self.options.batch_size or characters >= _MAX_CALL_TEXT:
-                break
+        if len(self.questions) < self.options.batch_size and not self.read_all:
+            return None
+        while self.questions and len(batch) < self.options.batch_size and characters < _MAX_CALL_TEXT:
+            batch.append(self.questions.popleft())
+            characters += len(shortened(batch[-1].text))
         return self._call(batch) if batch else None
 
     def _call(self, batch: Sequence[Question], attempt: int = 1) -> _Call:
@@ -485,35 +568,33 @@ class _Run:
         )
         return _Call(tuple(batch), prompt, answer_tokens(len(batch)) << (attempt - 1), attempt)
 
-    def _questions(self, frame: pl.DataFrame) -> Iterator[Question]:
-        """Texts to ask about; what needs no asking is rated on the way."""
-        for piece in _pieces(frame):
-            rows = _read_rows(self.provider, piece)
-            gone = set(piece) - {row.key for row in rows}
-            self._skip(gone)
-            keys = [cache_key(row.text, row.role, model=self.model.name, purpose=self.options.purpose) for row in rows]
-            known = self.answers.known(set(keys))
-            fresh: list[Question] = []
-            for key, row in zip(keys, rows, strict=True):
-                self.rated |= {row.key} if row.rated else set()
-                if row.verified:
-                    self._rate(row.key, heuristic_rating(row.text, role=row.role, verified=True))
-                elif not has_words(row.text):
-                    self._fall_back(Question(key, row.text, row.role, [row.key]), EMPTY_TEXT)
-                elif key in self.waiting:
-                    self.waiting[key].rows.append(row.key)
-                elif key in known:
-                    self._judge_paid(key, known[key])
-                    if self.distrusted:
-                        return
-                    self.report.from_paid += 1
-                    self._rate(row.key, Rating(known[key], "llm"))
-                    self._keep(row.text, row.role, known[key])
-                else:
-                    question = Question(key, row.text, row.role, [row.key])
-                    self.waiting[key] = question
-                    fresh.append(question)
-            yield from fresh
+    def _take_rows(self, rows: Sequence[_Read]) -> None:
+        """Texts to ask about; what needs no asking is rated at once."""
+        self._skip("gone", {*self.asked_for} - {row.key for row in rows})
+        self._skip("rated meanwhile", {row.key for row in rows if not row.wanted})
+        rows = [row for row in rows if row.wanted]
+        purpose = self.options.purpose
+        keys = [cache_key(row.text, row.role, model=self.model.name, purpose=purpose) for row in rows]
+        known = self.answers.known(set(keys))
+        for key, row in zip(keys, rows, strict=True):
+            self.seen[row.key] = row.seen
+            if row.verified:
+                self._rate(row.key, heuristic_rating(row.text, role=row.role, verified=True))
+            elif not has_words(row.text):
+                self._fall_back(Question(key, row.text, row.role, [row.key]), EMPTY_TEXT)
+            elif key in self.waiting:
+                self.waiting[key].rows.append(row.key)
+            elif key in known:
+                self._judge_paid(key, known[key])
+                if self.distrusted:
+                    return
+                self.report.from_paid += 1
+                self._rate(row.key, Rating(known[key], "llm"))
+                self._keep(row.text, row.role, known[key])
+            else:
+                question = Question(key, row.text, row.role, [row.key])
+                self.waiting[key] = question
+                self.questions.append(question)
 
     def _ask(self, call: _Call) -> tuple[Answer, ParsedAnswer]:
         """In a thread: asks, and keeps what was paid for before anything else happens."""
@@ -538,7 +619,7 @@ class _Run:
 
     # What comes back
 
-    def _settle(self, call: _Call, future: Future[tuple[Answer, ParsedAnswer]]) -> None:
+    def _settle(self, call: _Call, future: Future[Any]) -> None:
         try:
             answer, parsed = future.result()
         except CancelledError:
@@ -610,11 +691,13 @@ class _Run:
         for question in call.questions:
             self.waiting.pop(question.key, None)
             self.report.settled += len(question.rows)
+            for row in question.rows:
+                del self.seen[row]
             self.report.failed.setdefault("the model did not answer", []).extend(row.record_id for row in question.rows)
         if self.failures >= _FAILURES:
             self.report.problem = self.report.problem or f"{self.failures} calls in a row failed: {why}"
 
-    def _call_back(self, out: dict[Future[tuple[Answer, ParsedAnswer]], _Call]) -> None:
+    def _call_back(self, out: dict[Future[Any], _Call]) -> None:
         """Takes back the calls that no thread has begun."""
         self.halt.set()
         for future in [future for future in out if future.cancel()]:
@@ -630,8 +713,8 @@ class _Run:
         rarity = Rarity() if reason == EMPTY_TEXT else self.rarity
         rating = heuristic_rating(question.text, role=question.role, rarity=rarity)
         for row in question.rows:
-            if row in self.rated:
-                self.rated.discard(row)
+            if self.seen[row].rated:
+                del self.seen[row]
                 self.report.settled += 1
                 self.report.skipped.setdefault("keeps the heuristic's rating", []).append(row.record_id)
             else:
@@ -641,12 +724,13 @@ class _Run:
     def rarity(self) -> Rarity:
         """How rare words are in the scope, counted when the first row falls back."""
         if self._rarity is None:
-            self._rarity = rarity_of(self.provider, self.memory_types, self.scope)
+            # In the store's thread, as all use of the provider while calls are out.
+            counting = self.store.submit(rarity_of, self.provider, self.memory_types, self.scope)
+            self._rarity = counting.result()
         return self._rarity
 
     def _rate(self, row: RecordKey, rating: Rating) -> None:
         self.report.settled += 1
-        self.rated.discard(row)
         self.ready.setdefault(row.memory_type, {})[row.record_id] = rating
 
     def _judge_paid(self, key: str, rating: float) -> None:
@@ -667,20 +751,10 @@ class _Run:
             if self.distrusted:
                 self.halt.set()
 
-    def _skip(self, gone: set[RecordKey]) -> None:
-        for key in gone:
-            self.report.settled += 1
-            self.report.skipped.setdefault("gone", []).append(key.record_id)
-
-    def _write(self) -> None:
-        """Puts what is rated into the store."""
-        ready, self.ready = self.ready, {}
-        size = max(1, self.provider.capabilities.batch_size)
-        for memory_type, ratings in ready.items():
-            pairs = list(ratings.items())
-            for start in range(0, len(pairs), size):
-                piece = dict(pairs[start : start + size])
-                self.written += write_ratings(self.provider, memory_type, piece, self.report, stamp=self.stamp)
+    def _skip(self, reason: str, keys: set[RecordKey]) -> None:
+        if keys:
+            self.report.settled += len(keys)
+            self.report.skipped.setdefault(reason, []).extend(sorted(key.record_id for key in keys))
 
     # What is told
 
@@ -699,14 +773,8 @@ class _Run:
     def _keep(self, text: str, role: str | None, rating: float) -> None:
         if len(self.sample) < _SAMPLE:
             self.sample.append((shortened(text), role, rating))
-
-    def _compare(self) -> None:
-        """How the free rating would have judged a sample of the rows that the model rated."""
-        rarity = self._rarity or Rarity.of(text for text, _, _ in self.sample)
-        for text, role, rating in self.sample:
-            heuristic = heuristic_rating(text, role=role, rarity=rarity).importance
-            if heuristic is not None:
-                self.report.pairs.append((heuristic, rating))
+            if len(self.sample) == _SAMPLE:
+                self.comparing = self.store.submit(_compared, self.sample)
 
     def _tell(self) -> None:
         """The run's one event (SPEC §10): counts, parameters, a digest of the ids."""

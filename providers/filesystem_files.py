@@ -128,9 +128,14 @@ def read_file(folder: int, name: str) -> Content:
     return Content(data, status)
 
 
+def within_64_bits(nanoseconds: int) -> int:
+    """A file's modification time, within 64 bits: absurd ones are years the bits do not reach."""
+    return max(-(2**63), min(nanoseconds, 2**63 - 1))
+
+
 def modified_ns(status: os.stat_result) -> int:
-    """A file's modification time in nanoseconds, within 64 bits: absurd ones are years the bits do not reach."""
-    return max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
+    """A file's modification time in nanoseconds, within 64 bits."""
+    return within_64_bits(status.st_mtime_ns)
 
 
 def list_names(where: str, folder: int) -> list[str]:
@@ -142,36 +147,42 @@ def list_names(where: str, folder: int) -> list[str]:
     return sorted(_list(where, folder, with_status=False))
 
 
-def list_versions(where: str, folder: int) -> dict[str, os.stat_result]:
-    """As :func:`list_names`, with each file's status.
+#: What says that a file is still the same: modification time in nanoseconds, size, inode.
+Version = tuple[int, int, int]
+
+
+def list_versions(where: str, folder: int) -> dict[str, Version]:
+    """As :func:`list_names`, with each file's version.
 
     Raises:
         StoreUnreadableError: the listing failed.
     """
-    return {stem: status for stem, status in _list(where, folder, with_status=True).items() if status is not None}
+    return _list(where, folder, with_status=True)
 
 
-def _list(where: str, folder: int, *, with_status: bool) -> dict[str, os.stat_result | None]:
-    """Stems, and each one's status where asked.
+def _list(where: str, folder: int, *, with_status: bool) -> dict[str, Version]:
+    """Stems, and each one's version where asked.
 
     A folder that changed while it was listed is listed again and the answers are joined: what is replaced
     in between can be missed by one listing on some file systems.
     """
-    found: dict[str, os.stat_result | None] = {}
+    found: dict[str, Version] = {}
+    unasked = (0, 0, 0)
     try:
         for _ in range(4):
             before = os.fstat(folder).st_mtime_ns
             with os.scandir(folder) as entries:
                 for entry in entries:
                     name = entry.name
-                    if name.endswith(SUFFIX) and name[0] != "." and name != INDEX_NAME:
-                        status = None
+                    if name[-5:] == SUFFIX and name[0] != "." and name != INDEX_NAME:
                         if with_status:
                             try:
                                 status = entry.stat(follow_symlinks=False)
                             except FileNotFoundError:
                                 continue
-                        found[name[:-5]] = status
+                            found[name[:-5]] = (status.st_mtime_ns, status.st_size, status.st_ino)
+                        else:
+                            found[name[:-5]] = unasked
             if os.fstat(folder).st_mtime_ns == before:
                 break
     except OSError as error:
@@ -435,7 +446,7 @@ class StoreLock:
             )
         except OSError as error:
             raise StoreUnwritableError(
-                f"the store's lock cannot be opened: {reason(error)}", hint="writing needs the store's folder writable"
+                f"the store's lock cannot be opened: {reason(error)}", hint="writing needs the store's folder writable, and room on its disk"
             ) from error
         except sqlite3.Error as error:
             raise StoreUnwritableError(f"the store's lock cannot be opened: {error}") from error
@@ -450,6 +461,6 @@ class StoreLock:
                     hint="another writer holds it; try again",
                 ) from error
             raise StoreUnwritableError(
-                f"the store's lock cannot be taken: {error}", hint="writing needs the store's folder writable"
+                f"the store's lock cannot be taken: {error}", hint="writing needs the store's folder writable, and room on its disk"
             ) from error
         return connection

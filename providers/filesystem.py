@@ -20,7 +20,7 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fallow.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
@@ -33,6 +33,9 @@ from providers.filesystem_rows import NotARowError, contradicts, decode_row, enc
 from providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
 from providers.filesystem_writing import Write, patching, purge, touching
 from providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
+
+if TYPE_CHECKING:
+    import polars as pl
 
 #: Folders by which a store is known (STORES.md, Common).
 TYPE_FOLDERS: Final = frozenset(
@@ -271,28 +274,16 @@ class FilesystemProvider:
 
         began = time.time_ns()
         versions = {name: files.list_versions(name, descriptor) for name, descriptor in folders}
-        located: dict[str, list[str]] = {}
-        for name, found in versions.items():
-            for stem in found:
-                located.setdefault(stem, []).append(name)
-        places, odd = _sort_out(memory_type, located)
-        listed = [(stem, name, versions[name][stem]) for stem, name in places.items()]
-        listing = pl.DataFrame(
-            {
-                "record_id": [stem for stem, _, _ in listed],
-                "folder": [name for _, name, _ in listed],
-                "mtime_ns": [files.modified_ns(status) for _, _, status in listed],
-                "size": [status.st_size for _, _, status in listed],
-                "inode": [status.st_ino for _, _, status in listed],
-            },
-            schema=file_schema(),
-        )
+        listing, odd = _list_plain(memory_type, versions) or _list_any(memory_type, versions)
         match_on = list(file_schema())
         old = kept.load()
         if old is None:
             old = pl.DataFrame(schema=snapshot_schema())
-        known = old.join(listing, on=match_on, how="semi")
-        changed = listing.join(old, on=match_on, how="anti")
+        if old.height == listing.height and old.select(match_on).equals(listing):
+            known, changed = old, listing.clear()
+        else:
+            known = old.join(listing, on=match_on, how="semi")
+            changed = listing.join(old, on=match_on, how="anti")
         reader = self._reader(memory_type, columns)
         parts = [known]
         for name, descriptor in folders:
@@ -301,7 +292,7 @@ class FilesystemProvider:
                 into = Columns()
                 reader.read(descriptor, stems[begin : begin + BATCH_ROWS], into)
                 parts.append(into.versions(name))
-        whole = pl.concat(parts).sort("record_id")
+        whole = known if changed.is_empty() and known is old else pl.concat(parts).sort("record_id")
         if changed.height or known.height != old.height:
             kept.store(whole.filter(pl.col("mtime_ns") < began - UNSETTLED_NS))
         for part in whole.iter_slices(BATCH_ROWS):
@@ -618,6 +609,54 @@ def _where(record_id: str, folders: list[tuple[str, int]]) -> list[int]:
         return [folders[0][1]]
     found = [descriptor for _, descriptor in folders if files.exists(descriptor, record_id + files.SUFFIX)]
     return found or [descriptor for _, descriptor in folders[:1]]
+
+
+def _list_plain(
+    memory_type: str, versions: Mapping[str, Mapping[str, files.Version]]
+) -> tuple[pl.DataFrame, list[Unreadable]] | None:
+    """The listing of a type in one folder whose names and times are all plain, by id; None where they are not."""
+    import polars as pl
+
+    if len(versions) != 1:
+        return None
+    ((folder, found),) = versions.items()
+    times, sizes, inodes = zip(*found.values(), strict=True) if found else ((), (), ())
+    columns = {"record_id": list(found), "mtime_ns": times, "size": sizes, "inode": inodes}
+    schema = {name: kind for name, kind in file_schema().items() if name != "folder"}
+    try:
+        frame = pl.DataFrame(columns, schema=schema)
+    except (UnicodeEncodeError, OverflowError, TypeError, pl.exceptions.PolarsError):
+        return None
+    name = pl.col("record_id")
+    good = (name.str.len_bytes() <= files.MAX_ID_BYTES) & ~name.str.contains("\\", literal=True) & (name != "")
+    odd = [
+        Unreadable(RecordKey(memory_type, stem), INVALID_NAME)
+        for stem in frame.filter(~good).sort("record_id")["record_id"].to_list()
+    ]
+    listing = frame.filter(good).with_columns(pl.lit(folder).alias("folder")).select(list(file_schema()))
+    return listing.sort("record_id"), odd
+
+
+def _list_any(
+    memory_type: str, versions: Mapping[str, Mapping[str, files.Version]]
+) -> tuple[pl.DataFrame, list[Unreadable]]:
+    """The listing of a type in several folders, or with names and times of any kind, by id."""
+    import polars as pl
+
+    located: dict[str, list[str]] = {}
+    for name, found in versions.items():
+        for stem in found:
+            located.setdefault(stem, []).append(name)
+    places, odd = _sort_out(memory_type, located)
+    listed = [(stem, name, versions[name][stem]) for stem, name in places.items()]
+    data = {
+        "record_id": [stem for stem, _, _ in listed],
+        "folder": [name for _, name, _ in listed],
+        "mtime_ns": [files.within_64_bits(version[0]) for _, _, version in listed],
+        "size": [version[1] for _, _, version in listed],
+        "inode": [version[2] for _, _, version in listed],
+    }
+    return pl.DataFrame(data, schema=file_schema()), odd
 
 
 def _sort_out(memory_type: str, places: Mapping[str, list[Place]]) -> tuple[dict[str, Place], list[Unreadable]]:

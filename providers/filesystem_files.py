@@ -446,7 +446,8 @@ class StoreLock:
             )
         except OSError as error:
             raise StoreUnwritableError(
-                f"the store's lock cannot be opened: {reason(error)}", hint="writing needs the store's folder writable, and room on its disk"
+                f"the store's lock cannot be opened: {reason(error)}",
+                hint="writing needs the store's folder writable, and room on its disk",
             ) from error
         except sqlite3.Error as error:
             raise StoreUnwritableError(f"the store's lock cannot be opened: {error}") from error
@@ -461,6 +462,7 @@ class StoreLock:
                     hint="another writer holds it; try again",
                 ) from error
             raise StoreUnwritableError(
-                f"the store's lock cannot be taken: {error}", hint="writing needs the store's folder writable, and room on its disk"
+                f"the store's lock cannot be taken: {error}",
+                hint="writing needs the store's folder writable, and room on its disk",
             ) from error
         return connection

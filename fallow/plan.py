@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from fallow.errors import PlanAlteredError
@@ -189,7 +189,9 @@ class RetentionPlan:
     @classmethod
     def seal(cls, document: dict[str, Any], entries: tuple[PlanEntry, ...]) -> Self:
         """Completes a document with its entries and both hashes."""
-        document["entries"] = [asdict(entry) for entry in entries]
+        names = [item.name for item in fields(PlanEntry)]
+        rows = [{name: getattr(entry, name) for name in names} for entry in entries]
+        document["entries"] = [{**row, "basis": dict(row["basis"])} for row in rows]
         document["plan_id"] = plan_id_of(document)
         document["document_sha256"] = document_sha256_of(document)
         return cls(document, entries)

@@ -256,6 +256,23 @@ def _hours_by_name(value: Any) -> dict[str, float]:
     return {str(name): hours(number) for name, number in value.items()}
 
 
+def _prices(value: Any) -> dict[str, tuple[float, float]]:
+    """A JSON object of [in, out] by model: money for a million tokens."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError("is not valid JSON") from None
+    if not isinstance(value, Mapping):
+        raise ValueError('must be an object such as {"the-model": [0.15, 0.60]}')
+    number, prices = _number(0), {}
+    for name, pair in value.items():
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ValueError(f"'{str(name)[:40]}' must have two prices: for a million tokens in, and out")
+        prices[str(name)] = (number(pair[0]), number(pair[1]))
+    return prices
+
+
 SETTINGS: Final[Mapping[str, Setting]] = {
     "retention.enabled": Setting(
         parse_flag, False, "MEMORIZZ_RETENTION_ENABLED", ("retention", "enabled"), "scheduled planning acts"
@@ -318,6 +335,52 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "reflection.model": Setting(
         str, "", "MEMORIZZ_REFLECTION_MODEL", (), "the model that reflects; blank: the importance model"
     ),
+    "importance.mode": Setting(
+        _choice("off", "heuristic", "llm"),
+        "off",
+        "MEMORIZZ_IMPORTANCE_RATER",
+        ("scoring", "importance", "mode"),
+        "off, heuristic (free) or llm",
+    ),
+    "importance.model": Setting(
+        str, "", "MEMORIZZ_IMPORTANCE_MODEL", ("scoring", "importance", "model"), "the model that rates"
+    ),
+    "importance.purpose": Setting(
+        str,
+        "",
+        "MEMORIZZ_IMPORTANCE_PURPOSE",
+        ("scoring", "importance", "purpose"),
+        "what the agent is for; a model rates relative to it",
+    ),
+    "importance.batch_size": Setting(
+        _whole(1, 100), 8, "MEMORIZZ_IMPORTANCE_BATCH_SIZE", ("scoring", "importance", "batch_size"), "rows in one call"
+    ),
+    "importance.fallback_share": Setting(
+        _number(0, 1), 0.2, "FALLOW_IMPORTANCE_FALLBACK_SHARE", (), "more rows without a model's rating need attention"
+    ),
+    "importance.max_calls": Setting(
+        _whole(0, 10**9), None, "FALLOW_IMPORTANCE_MAX_CALLS", (), "calls that one backfill may make"
+    ),
+    "importance.max_tokens": Setting(
+        _whole(0, 10**12), None, "FALLOW_IMPORTANCE_MAX_TOKENS", (), "tokens that one backfill may use"
+    ),
+    "importance.max_cost": Setting(
+        _number(0), None, "FALLOW_IMPORTANCE_MAX_COST", (), "money that one backfill may cost; needs model.prices"
+    ),
+    "model.base_url": Setting(
+        str, "https://api.openai.com/v1", "FALLOW_MODEL_BASE_URL", (), "any OpenAI-compatible endpoint"
+    ),
+    "model.in_flight": Setting(_whole(1, 256), 8, "FALLOW_MODEL_IN_FLIGHT", (), "calls to a model out at once"),
+    "model.requests_per_minute": Setting(
+        _whole(1, 10**9), None, "FALLOW_MODEL_REQUESTS_PER_MINUTE", (), "calls started in any minute"
+    ),
+    "model.tokens_per_minute": Setting(
+        _whole(1, 10**12), None, "FALLOW_MODEL_TOKENS_PER_MINUTE", (), "tokens in any minute"
+    ),
+    "model.timeout_seconds": Setting(
+        _number(0, 3600, above=True), 60.0, "FALLOW_MODEL_TIMEOUT_SECONDS", (), "a call without an answer ends"
+    ),
+    "model.prices": Setting(_prices, {}, "FALLOW_MODEL_PRICES", (), "[in, out] by model, money for a million tokens"),
     "scoring.recency_decay_per_hour": Setting(
         _number(0, 1, above=True),
         0.995,
@@ -366,6 +429,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 #: The environment's own names of settings that are read where they are used, for ``doctor`` and ``settings``.
 STORE_ENV: Final = "FALLOW_STORE"
 STORES_ENV: Final = "FALLOW_STORES"
+#: Where a model's key may stand; never shown, never stored.
+MODEL_KEY_ENVS: Final = ("FALLOW_MODEL_API_KEY", "OPENAI_API_KEY")
+
+
+def model_key(environ: Mapping[str, str] | None = None) -> str:
+    """The key for the model's endpoint; empty where there is none (local endpoints need none)."""
+    environ = os.environ if environ is None else environ
+    return next((environ[name].strip() for name in MODEL_KEY_ENVS if environ.get(name, "").strip()), "")
 
 
 def configured_stores(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

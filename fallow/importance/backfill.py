@@ -43,6 +43,9 @@ _ROUNDS: Final = 4
 #: Fields that hold a rating; a rating is written only where they are as they were.
 _RATING_FIELDS: Final = ("importance", "importance_source", "metadata", "verified")
 
+#: Suspect ratings that a report names; it counts all.
+MAX_SUSPECT_IDS: Final = 1_000
+
 Progress = Callable[[int, int], None]
 
 
@@ -59,7 +62,8 @@ class BackfillReport:
     """What a backfill did.
 
     ``by_source`` counts ratings written; ``raised`` verified records lifted to 1.0; ``upgraded`` heuristic
-    ratings replaced by a model's (SPEC §3.4).
+    ratings replaced by a model's (SPEC §3.4). ``suspect`` counts stored model ratings of exactly 1.0, which
+    other tools wrote where the model had said 1; the first thousand are named.
     """
 
     mode: str
@@ -69,6 +73,7 @@ class BackfillReport:
     upgraded: int = 0
     already: int = 0
     suspect: int = 0
+    suspect_ids: list[str] = field(default_factory=list)
     by_source: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
@@ -85,6 +90,7 @@ class BackfillReport:
             "upgraded": self.upgraded,
             "already_rated": self.already,
             "suspect": self.suspect,
+            "suspect_ids": self.suspect_ids,
             "by_source": dict(sorted(self.by_source.items())),
             "skipped": {reason: sorted(ids) for reason, ids in sorted(self.skipped.items())},
             "failed": {reason: sorted(ids) for reason, ids in sorted(self.failed.items())},
@@ -189,7 +195,10 @@ def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: bool = Fals
     if upgrade:
         below = below | (rated & (pl.col("importance_source") == "heuristic").fill_null(False))
     report.already += frame.filter(rated & ~below).height
-    report.suspect += frame.filter((pl.col("importance_source") == "llm") & (pl.col("importance") == 1.0)).height
+    suspect = frame.filter((pl.col("importance_source") == "llm") & (pl.col("importance") == 1.0))
+    report.suspect += suspect.height
+    room = MAX_SUSPECT_IDS - len(report.suspect_ids)
+    report.suspect_ids += suspect.get_column("record_id").head(room).to_list()
     stored = frame.filter(~rated & bad).get_column("record_id").to_list()
     if stored:
         report.skipped.setdefault("a stored value that cannot be used", []).extend(stored)

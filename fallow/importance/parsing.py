@@ -233,9 +233,11 @@ def parse_rating(answer: str) -> float | str:
     """
     text = without_thoughts(answer)[-MAX_ANSWER:].strip()
     for value in _values(text):
-        if isinstance(value, _Pairs):
-            inner = _inner(value)
-            return NOT_A_NUMBER if inner is None else on_scale(inner)
+        # Structure that names a row, or several values, is no answer about this one.
+        if not isinstance(value, _Pairs) or any(key in _ID_KEYS for key, _ in value):
+            return NOT_A_NUMBER
+        inner = _inner(value)
+        return NOT_A_NUMBER if inner is None else on_scale(inner)
     bare = text.strip(" \t\r\n\"'*_`.!#=>")
     whole = on_scale(bare)
     if not isinstance(whole, str) or whole == OUT_OF_RANGE:

@@ -1,0 +1,157 @@
+"""From settings to a backfill by a model: the endpoint, the budget, what was paid before (SPEC §3.6, §6.1).
+
+The command and the flow both come through here, so that they do the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fallow.errors import ProviderMissingError, SettingError
+from fallow.importance.budget import Budget, Price, price_of
+from fallow.importance.rating_run import (
+    Estimate,
+    ModelReport,
+    Order,
+    Progress,
+    RunOptions,
+    estimate_run,
+    rate_by_model,
+)
+from fallow.plan import Scope
+from fallow.provider import Provider
+from fallow.record import PRIMARY_TYPES
+from fallow.settings import Settings, model_key
+
+
+def run_options(settings: Settings, *, order: Order = "newest", upgrade_heuristic: bool = False) -> RunOptions:
+    """What the settings say about a run."""
+    prices = {name: Price(*pair) for name, pair in settings.get("model.prices").items()}
+    return RunOptions(
+        purpose=settings.get("importance.purpose"),
+        batch_size=settings.get("importance.batch_size"),
+        order=order,
+        budget=Budget(
+            max_calls=settings.get("importance.max_calls"),
+            max_tokens=settings.get("importance.max_tokens"),
+            max_cost=settings.get("importance.max_cost"),
+        ),
+        price=price_of(settings.get("importance.model"), prices),
+        fallback_share=settings.get("importance.fallback_share"),
+        upgrade_heuristic=upgrade_heuristic,
+    )
+
+
+def open_model(settings: Settings, *, key: str | None = None, model: str | None = None, answers: Any = None) -> Any:
+    """The model that the settings name, at their endpoint (``providers.models.ModelClient``).
+
+    Args:
+        settings: resolved.
+        key: the endpoint's key; None takes it from the environment.
+        model: another model than ``importance.model``.
+        answers: where the endpoint's dialect is kept.
+
+    Raises:
+        SettingError: no model is named, or a value cannot be used.
+        ProviderMissingError: the client is not importable here.
+    """
+    models = _import("providers.models")
+    endpoint = models.Endpoint(
+        model=model or settings.get("importance.model"),
+        base_url=settings.get("model.base_url"),
+        api_key=model_key() if key is None else key,
+        in_flight=settings.get("model.in_flight"),
+        requests_per_minute=settings.get("model.requests_per_minute"),
+        tokens_per_minute=settings.get("model.tokens_per_minute"),
+        timeout=settings.get("model.timeout_seconds"),
+    )
+    return models.ModelClient(endpoint, dialects=answers)
+
+
+def open_answers() -> Any:
+    """What was paid before, in the user's cache folder; None where there is none."""
+    return _import("providers.model_answers").AnswersOnDisk.of_user()
+
+
+def run_backfill(
+    provider: Provider,
+    settings: Settings,
+    *,
+    now: int,
+    scope: Scope | None = None,
+    memory_types: Sequence[str] = PRIMARY_TYPES,
+    order: Order = "newest",
+    upgrade_heuristic: bool = False,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> ModelReport:
+    """A backfill by the model that the settings name. Raises as :func:`open_model` and :func:`rate_by_model`."""
+    options = run_options(settings, order=order, upgrade_heuristic=upgrade_heuristic)
+    answers = open_answers()
+    try:
+        with open_model(settings, key=key, answers=answers) as model:
+            return rate_by_model(
+                provider,
+                model,
+                options,
+                now=now,
+                salt=secrets.token_hex(16),
+                scope=scope,
+                memory_types=memory_types,
+                answers=answers,
+                progress=progress,
+            )
+    finally:
+        if answers is not None:
+            answers.close()
+
+
+def estimate_backfill(
+    provider: Provider,
+    settings: Settings,
+    *,
+    scope: Scope | None = None,
+    memory_types: Sequence[str] = PRIMARY_TYPES,
+    upgrade_heuristic: bool = False,
+) -> Estimate:
+    """What :func:`run_backfill` would ask and cost, before anything is paid; it ignores the budget.
+
+    Raises:
+        SettingError: no model is named.
+    """
+    model = settings.get("importance.model")
+    if not model.strip():
+        raise SettingError("no model is named", hint="set MEMORIZZ_IMPORTANCE_MODEL or pass --model")
+    answers = open_answers()
+    try:
+        return estimate_run(
+            provider,
+            model,
+            replace(run_options(settings, upgrade_heuristic=upgrade_heuristic), budget=Budget()),
+            scope=scope,
+            memory_types=memory_types,
+            answers=answers,
+            requests_per_minute=settings.get("model.requests_per_minute"),
+            tokens_per_minute=settings.get("model.tokens_per_minute"),
+        )
+    finally:
+        if answers is not None:
+            answers.close()
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name in {"providers", name}:
+            raise ProviderMissingError(
+                f"the model client ({name}) is not importable here",
+                hint="it is part of the application: run from a checkout (pip install -e) or the image",
+            ) from error
+        raise ProviderMissingError(
+            f"asking a model needs the package '{error.name}'", hint="pip install 'fallow[models]'"
+        ) from error

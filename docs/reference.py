@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parent
 EXAMPLES = {
     "demo": "fallow demo --directory ./orchard",
     "retention-plan": "fallow retention-plan --agent-id agent-orchard --min-retention 0.2",
-    "approve": "fallow approve forget-plan-… --approved-by Ada --reason spring --leave-out 42",
+    "approve": "fallow approve forget-plan-… --approved-by Ada --reason spring --leave-out 42 --count 120",
     "reject": "fallow reject forget-plan-… --approved-by Ada --reason 'too much'",
     "retention-apply": "fallow retention-apply forget-plan-… --approved-by Ada --count 120",
     "plans": "fallow plans",

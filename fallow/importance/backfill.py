@@ -6,7 +6,7 @@ continued by starting it again. Every write is conditional on the row still havi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ class BackfillReport:
     skipped: dict[str, list[str]] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
     distribution: list[int] = field(default_factory=lambda: [0] * 10)
+    distribution_by_source: dict[str, list[int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For ``--json`` and artifacts."""
@@ -95,12 +96,18 @@ class BackfillReport:
             "skipped": {reason: sorted(ids) for reason, ids in sorted(self.skipped.items())},
             "failed": {reason: sorted(ids) for reason, ids in sorted(self.failed.items())},
             "distribution": self.distribution,
+            "distribution_by_source": dict(sorted(self.distribution_by_source.items())),
             "state": "Rated" if self.rated or self.raised or self.upgraded else "NothingToDo",
         }
 
 
 def read_scope(
-    provider: Provider, memory_type: str, scope: Scope, columns: Sequence[str] = COLUMNS
+    provider: Provider,
+    memory_type: str,
+    scope: Scope,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    excluded_agents: Collection[str] = (),
 ) -> Iterator[pl.DataFrame]:
     """The records of a scope, by default with their text, piece by piece.
 
@@ -108,15 +115,17 @@ def read_scope(
         StoreUnreadableError: the listing failed or was cut short.
     """
     for batch in provider.scan(memory_type, columns):
-        yield batch.frame.filter(in_scope(scope))
+        yield batch.frame.filter(in_scope(scope, excluded_agents))
 
 
-def rarity_of(provider: Provider, memory_types: Sequence[str], scope: Scope) -> Rarity:
+def rarity_of(
+    provider: Provider, memory_types: Sequence[str], scope: Scope, excluded_agents: Collection[str] = ()
+) -> Rarity:
     """How rare each word is in a scope: over all its records, rated or not, so that a later run agrees."""
 
     def texts() -> Iterator[str]:
         for memory_type in memory_types:
-            for frame in read_scope(provider, memory_type, scope):
+            for frame in read_scope(provider, memory_type, scope, excluded_agents=excluded_agents):
                 yield from frame.get_column("text").drop_nulls().to_list()
 
     return Rarity.of(texts())
@@ -128,6 +137,7 @@ def backfill_importance(
     now: int,
     rater: ImportanceRater | None = None,
     scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -142,6 +152,7 @@ def backfill_importance(
         now: the wall clock, microseconds, for the run's event.
         rater: rates the rows; by default the heuristic with the scope's own rarity.
         scope: which records; by default the whole store.
+        excluded_agents: in the whole store, not these agents' records.
         memory_types: of which types.
         dry_run: rate and count, write nothing.
         progress: called with (records settled, records found) after each chunk.
@@ -151,13 +162,13 @@ def backfill_importance(
     """
     scope = scope or Scope()
     if rater is None:
-        rarity = rarity_of(provider, memory_types, scope)
+        rarity = rarity_of(provider, memory_types, scope, excluded_agents)
         rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=rarity)
     report = BackfillReport(mode=rater.config.mode)
     written: list[RecordKey] = []
     size = max(1, provider.capabilities.batch_size)
     for memory_type in memory_types:
-        for frame in read_scope(provider, memory_type, scope):
+        for frame in read_scope(provider, memory_type, scope, excluded_agents=excluded_agents):
             report.scanned += len(frame)
             todo = to_rate(frame, report)
             for start in range(0, len(todo), size):
@@ -220,7 +231,9 @@ def _count(report: BackfillReport, rating: Rating, *, had: bool = False) -> None
     else:
         report.rated += 1
     report.by_source[rating.source] = report.by_source.get(rating.source, 0) + 1
-    report.distribution[min(9, int((rating.importance or 0.0) * 10))] += 1
+    tenth = min(9, int((rating.importance or 0.0) * 10 + 1e-9))
+    report.distribution[tenth] += 1
+    report.distribution_by_source.setdefault(rating.source, [0] * 10)[tenth] += 1
 
 
 def write_ratings(

@@ -9,7 +9,7 @@ it, and its ratings are in the store before the next answer is looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -254,6 +254,7 @@ def rate_by_model(
     now: int,
     salt: str,
     scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     answers: PaidAnswers | None = None,
     progress: Progress | None = None,
@@ -269,6 +270,7 @@ def rate_by_model(
         now: the wall clock, microseconds, stored with the ratings.
         salt: unpredictable text of this run, for the tags that rows go by.
         scope: which records; by default the whole store.
+        excluded_agents: in the whole store, not these agents' records.
         memory_types: of which types.
         answers: what was paid for before; by default only this run's own.
         progress: called after each answer.
@@ -277,8 +279,17 @@ def rate_by_model(
         StoreUnreadableError: a listing failed; what was rated before stays rated.
         SettingError: a budget in money without a price.
     """
-    run = _Run(provider, model, options, now, salt, scope or Scope(), memory_types, answers or AnswersInMemory())
-    return run.go(progress)
+    where = _Where(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
+    return _Run(provider, model, options, now, salt, where, answers or AnswersInMemory()).go(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Which records a run is about."""
+
+    scope: Scope
+    memory_types: tuple[str, ...]
+    excluded_agents: tuple[str, ...] = ()
 
 
 def estimate_run(
@@ -287,6 +298,7 @@ def estimate_run(
     options: RunOptions,
     *,
     scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     answers: PaidAnswers | None = None,
     requests_per_minute: int | None = None,
@@ -295,7 +307,8 @@ def estimate_run(
     """What :func:`rate_by_model` would ask and cost. Reads only; estimates tokens from above."""
     answers = answers or AnswersInMemory()
     report = ModelReport(mode="llm")
-    frame = _pending(provider, memory_types, scope or Scope(), options, report)
+    where = _Where(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
+    frame = _pending(provider, where, options, report)
     verified = empty = paid = same = tokens = calls = 0
     in_call = characters = asked = 0
     seen: set[bytes] = set()
@@ -343,13 +356,11 @@ def estimate_run(
     )
 
 
-def _pending(
-    provider: Provider, memory_types: Sequence[str], scope: Scope, options: RunOptions, report: ModelReport
-) -> pl.DataFrame:
+def _pending(provider: Provider, where: _Where, options: RunOptions, report: ModelReport) -> pl.DataFrame:
     """Type and id of every row to rate, in the order asked for; no text yet."""
     frames = [pl.DataFrame(schema={"memory_type": pl.String, "record_id": pl.String, "created_at": pl.Int64})]
-    for memory_type in memory_types:
-        for frame in read_scope(provider, memory_type, scope, _COLUMNS):
+    for memory_type in where.memory_types:
+        for frame in read_scope(provider, memory_type, where.scope, _COLUMNS, excluded_agents=where.excluded_agents):
             report.scanned += len(frame)
             todo = to_rate(frame, report, upgrade=options.upgrade_heuristic)
             frames.append(todo.select(pl.lit(memory_type).alias("memory_type"), "record_id", "created_at"))
@@ -404,6 +415,9 @@ def _add(report: BackfillReport, part: BackfillReport) -> None:
     for source, count in part.by_source.items():
         report.by_source[source] = report.by_source.get(source, 0) + count
     report.distribution = [a + b for a, b in zip(report.distribution, part.distribution, strict=True)]
+    for source, tenths in part.distribution_by_source.items():
+        before = report.distribution_by_source.get(source, [0] * len(tenths))
+        report.distribution_by_source[source] = [a + b for a, b in zip(before, tenths, strict=True)]
 
 
 def _compared(sample: Sequence[tuple[str, str | None, float]]) -> list[tuple[float, float]]:
@@ -423,12 +437,11 @@ class _Run:
         options: RunOptions,
         now: int,
         salt: str,
-        scope: Scope,
-        memory_types: Sequence[str],
+        where: _Where,
         answers: PaidAnswers,
     ) -> None:
         self.provider, self.model, self.options, self.now, self.salt = provider, model, options, now, salt
-        self.scope, self.memory_types, self.answers = scope, memory_types, answers
+        self.where, self.answers = where, answers
         self.report = ModelReport(mode="llm", model=model.name)
         self.ledger = Ledger(options.budget, options.price)
         self.quality = QualityCheck()
@@ -456,7 +469,7 @@ class _Run:
     def go(self, progress: Progress | None) -> ModelReport:
         report = self.report
         report.lost = self.answers.lost()
-        frame = _pending(self.provider, self.memory_types, self.scope, self.options, report)
+        frame = _pending(self.provider, self.where, self.options, report)
         report.total = len(frame)
         unsettled = self.model.unsettled
         pieces = _pieces(frame)
@@ -725,7 +738,10 @@ class _Run:
         """How rare words are in the scope, counted when the first row falls back."""
         if self._rarity is None:
             # In the store's thread, as all use of the provider while calls are out.
-            counting = self.store.submit(rarity_of, self.provider, self.memory_types, self.scope)
+            where = self.where
+            counting = self.store.submit(
+                rarity_of, self.provider, where.memory_types, where.scope, where.excluded_agents
+            )
             self._rarity = counting.result()
         return self._rarity
 
@@ -801,5 +817,6 @@ class _Run:
         }
         key = f"importance-backfill:{digest}"
         insert_control_rows(
-            self.provider, [control_event("importance_rated", key, payload, now=self.now, agent_id=self.scope.agent_id)]
+            self.provider,
+            [control_event("importance_rated", key, payload, now=self.now, agent_id=self.where.scope.agent_id)],
         )

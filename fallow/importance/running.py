@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +83,7 @@ def run_backfill(
     *,
     now: int,
     scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     order: Order = "newest",
     upgrade_heuristic: bool = False,
@@ -101,6 +102,7 @@ def run_backfill(
                 now=now,
                 salt=secrets.token_hex(16),
                 scope=scope,
+                excluded_agents=excluded_agents,
                 memory_types=memory_types,
                 answers=answers,
                 progress=progress,
@@ -115,6 +117,7 @@ def estimate_backfill(
     settings: Settings,
     *,
     scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     upgrade_heuristic: bool = False,
 ) -> Estimate:
@@ -133,6 +136,7 @@ def estimate_backfill(
             model,
             replace(run_options(settings, upgrade_heuristic=upgrade_heuristic), budget=Budget()),
             scope=scope,
+            excluded_agents=excluded_agents,
             memory_types=memory_types,
             answers=answers,
             requests_per_minute=settings.get("model.requests_per_minute"),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -94,7 +95,30 @@ def reflection_config(settings: Settings) -> ReflectionConfig:
         count_unrated=settings.get("reflection.count_unrated"),
         default_importance=settings.get("scoring.default_importance"),
         extractive=settings.get("reflection.extractive"),
+        purpose=settings.get("importance.purpose"),
     )
+
+
+@contextmanager
+def reflecting_model(settings: Settings, *, key: str | None = None) -> Iterator[Generate | None]:
+    """The model that reflects: ``reflection.model``, else the one that rates (SPEC §5.1); None where none is named.
+
+    Args:
+        settings: resolved.
+        key: the endpoint's key; None takes it from the environment.
+
+    Raises:
+        SettingError: the endpoint's settings cannot be used.
+        ProviderMissingError: the client is not importable here.
+    """
+    name = settings.get("reflection.model").strip() or settings.get("importance.model").strip()
+    if not name:
+        yield None
+        return
+    from fallow.importance.running import open_model
+
+    with open_model(settings, key=key, model=name) as model:
+        yield model.generate_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from prefect.events import emit_event
 
 from fallow.plan import Scope
 from fallow.planner import settings_for
-from fallow.reflection import reflect, reflection_config
+from fallow.reflection import reflect, reflecting_model, reflection_config
 from fallow.settings import without_secrets
 from fallow.times import wall_clock
+from tasks.rating import endpoint_key
 from tasks.steps import open_store, settings_variable, step
 
 
@@ -27,14 +29,16 @@ def reflect_on(
         settings = settings_for(provider, agent_id, {"reflection.threshold": threshold}, variable=variable)
         if not (force or dry_run or settings.get("reflection.enabled")):
             return {"state": "Off"}
-        report = reflect(
-            provider,
-            reflection_config(settings),
-            now=wall_clock(),
-            scope=Scope(agent_id=agent_id),
-            max_calls=max_calls,
-            dry_run=dry_run,
-        )
+        with nullcontext() if dry_run else reflecting_model(settings, key=endpoint_key()) as generate:
+            report = reflect(
+                provider,
+                reflection_config(settings),
+                now=wall_clock(),
+                generate=generate,
+                scope=Scope(agent_id=agent_id),
+                max_calls=max_calls,
+                dry_run=dry_run,
+            )
     for item in report.reached if not dry_run else ():
         emit_event(
             "fallow.reflection.scheduled",

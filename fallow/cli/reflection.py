@@ -30,6 +30,9 @@ def reflect(
     user_id: UserId = None,
     thread_id: ThreadId = None,
     threshold: Annotated[float | None, typer.Option("--threshold", help="Accumulated importance, 0..1 a row.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model that reflects.")] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Any OpenAI-compatible endpoint.")] = None,
+    max_calls: Annotated[int | None, typer.Option("--max-calls", help="Summaries written by this run at most.")] = None,
     extractive: Annotated[
         bool | None, typer.Option("--extractive/--no-extractive", help="Without a model: extracts for a summary.")
     ] = None,
@@ -37,19 +40,29 @@ def reflect(
     as_json: Json = False,
 ) -> int:
     """Summarise the conversations in which enough importance has piled up."""
-    from fallow.reflection import reflect as run
-    from fallow.reflection import reflection_config
+    from contextlib import nullcontext
 
-    options = {"reflection.threshold": threshold, "reflection.extractive": extractive}
+    from fallow.reflection import reflect as run
+    from fallow.reflection import reflecting_model, reflection_config
+
+    options = {
+        "reflection.threshold": threshold,
+        "reflection.extractive": extractive,
+        "reflection.model": model,
+        "model.base_url": base_url,
+    }
     with open_store(store) as provider:
         settings = settings_of(provider, agent_id, options)
-        report = run(
-            provider,
-            reflection_config(settings),
-            now=wall_clock(),
-            scope=scope_of(agent_id, memory_id, user_id, thread_id),
-            dry_run=dry_run,
-        )
+        with nullcontext() if dry_run else reflecting_model(settings) as generate:
+            report = run(
+                provider,
+                reflection_config(settings),
+                now=wall_clock(),
+                generate=generate,
+                scope=scope_of(agent_id, memory_id, user_id, thread_id),
+                dry_run=dry_run,
+                max_calls=max_calls,
+            )
     if as_json:
         emit(report.to_json())
     else:

@@ -35,6 +35,7 @@ EXAMPLES = {
     "purge-cache": "fallow purge-cache --dry-run",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
+    "conformance": "fallow conformance --store ./memory",
     "serve": "fallow serve --store ./memory",
 }
 

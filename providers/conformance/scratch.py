@@ -143,6 +143,10 @@ def scratch_backend(uri: str) -> Backend:
         if isinstance(provider, FilesystemProvider):
             return FilesystemBackend(provider.root.parent)
         kind = provider.capabilities.kind
+    if kind == "mongodb":
+        from providers.conformance.scratch_mongodb import MongoDBBackend
+
+        return MongoDBBackend(uri)
     raise ProviderMissingError(
         f"no scratch store can be made for a store of kind {kind}",
         hint="the kit's own tests run it against a stand-in of that kind",

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import bson
-from bson.errors import InvalidId
-from bson.objectid import ObjectId
-from pymongo import MongoClient
-
-from fallow.provider import Provider, Row, open_provider
+from fallow.provider import Provider, Row
 from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Fault, Gap, NotHeldError
+from providers.conformance.kit import Fault, Gap
 from providers.conformance.scratch import FilesystemBackend
+from providers.conformance.scratch_mongodb import MongoDBBackend
 from providers.notion_pages import page_properties
 from tests.providers import notion_fake
 from tests.providers.notion_world import World, world
-from tests.servers.mongodb import with_database
 
 TYPES = (
     "conversation_memory",
@@ -120,77 +114,8 @@ class NotionBackend:
             yield NotionStore(made)
 
 
-class MongoStore:
-    """A database of a real server; its native side writes as agents do."""
-
-    def __init__(self, address: str, name: str) -> None:
-        self._address = with_database(address, name)
-        self._client: MongoClient[dict[str, Any]] = MongoClient(address, tz_aware=True)
-        self._database = self._client[name]
-        for collection in TYPES[:2] + TYPES[3:]:
-            self._database.create_collection(collection)
-
-    def open(self, naive_timezone: Mapping[str, str] | None = None) -> Provider:
-        return open_provider(self._address, naive_timezone)
-
-    def seed(self, memory_type: str, rows: Sequence[Row]) -> None:
-        documents = [{name: value for name, value in row.items() if name != "id"} for row in rows]
-        if documents:
-            self._database[memory_type].insert_many(documents)
-
-    def change(self, memory_type: str, record_id: str, fields: Mapping[str, Any]) -> None:
-        self._database[memory_type].update_one({"_id": record_id}, {"$set": dict(fields)})
-
-    def remove(self, memory_type: str, record_id: str) -> None:
-        self._database[memory_type].delete_one({"_id": record_id})
-
-    def stored(self, memory_type: str) -> dict[str, dict[str, bytes]]:
-        return {
-            str(row["_id"]): {name: bson.encode({"": value}) for name, value in row.items()}
-            for row in self._database[memory_type].find()
-        }
-
-    def double(self, memory_type: str, record_id: str) -> None:
-        (row,) = self._database[memory_type].find({"_id": record_id})
-        try:
-            native: Any = ObjectId(record_id)
-        except InvalidId:
-            raise NotHeldError("a second id that reads the same") from None
-        self._database[memory_type].insert_one({**row, "_id": native})
-
-    @contextmanager
-    def fault(self, kind: Fault) -> Iterator[None]:
-        raise NotHeldError(kind)
-        yield
-
-    def drop(self) -> None:
-        self._client.drop_database(self._database.name)
-        self._client.close()
-
-
-class MongoBackend:
-    name = "mongodb"
-    faults: frozenset[Fault] = frozenset()
-    secrets: tuple[str, ...] = ()
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    @property
-    def gaps(self) -> Mapping[str, Gap]:
-        return GAPS.get("mongodb", {})
-
-    @contextmanager
-    def store(self) -> Iterator[MongoStore]:
-        made = MongoStore(self._address, f"fallow-test-{uuid.uuid4().hex[:12]}")
-        try:
-            yield made
-        finally:
-            made.drop()
-
-
 def backend(name: str, folder: Path, mongodb: str = "") -> Any:
     """The backend of that name, working beneath the folder."""
     if name == "mongodb":
-        return MongoBackend(mongodb)
+        return MongoDBBackend(mongodb)
     return {"filesystem": FilesystemBackend, "notion": NotionBackend}[name](folder)

@@ -39,6 +39,7 @@ def backfill_importance(
     max_cost: Annotated[float, Field(ge=0)] | None = None,
     upgrade_heuristic: bool = False,
     dry_run: bool = False,
+    batch: bool = False,
 ) -> State[Any]:
     """Rates every record that has no rating, by the free heuristic or by a model. A stored rating stays.
 
@@ -54,6 +55,7 @@ def backfill_importance(
         max_cost: Stop at so much money; needs the setting model.prices.
         upgrade_heuristic: Also replace ratings that the heuristic gave by the model's, once.
         dry_run: Estimate calls, tokens and cost, or count; pay and write nothing.
+        batch: Ask through the endpoint's batch jobs, at half the price; a later run collects what they answered.
     """
     began = time.monotonic()
     asked = RatingOrder(
@@ -67,6 +69,7 @@ def backfill_importance(
         order=order,
         upgrade_heuristic=upgrade_heuristic,
         dry_run=dry_run,
+        batch=batch,
     )
     reports: dict[str, list[dict[str, Any]]] = {}
     for name in stores_named(store):
@@ -104,6 +107,9 @@ def end_state(reports: Sequence[Mapping[str, Any]], dry_run: bool) -> State[Any]
     calls = sum(report.get("calls", 0) for report in reports)
     if calls:
         message += f" with {calls} calls"
+    handed_in = sum(len(report["submitted"]["jobs"]) for report in reports if "submitted" in report)
+    if handed_in:
+        message += f"; {handed_in} batch jobs handed in"
     stopped = next((report["stopped"] for report in reports if report.get("stopped")), "")
     problem = next((report["problem"] for report in reports if report.get("problem")), "")
     failed = sum(len(ids) for report in reports for ids in report.get("failed", {}).values())

@@ -26,9 +26,8 @@ CREATE TABLE IF NOT EXISTS calls (
     call INTEGER PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, sent_at INTEGER NOT NULL, rows INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS dialects (endpoint TEXT PRIMARY KEY, dialect TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS batches (
-    batch TEXT PRIMARY KEY, endpoint TEXT NOT NULL, store TEXT NOT NULL, submitted_at INTEGER NOT NULL,
-    content TEXT NOT NULL
+CREATE TABLE IF NOT EXISTS jobs (
+    marker TEXT PRIMARY KEY, endpoint TEXT NOT NULL, job TEXT, submitted_at INTEGER NOT NULL, content TEXT NOT NULL
 );
 """
 _PIECE: Final = 500
@@ -137,6 +136,31 @@ class AnswersOnDisk:
             self._connection.execute(
                 "INSERT OR REPLACE INTO dialects VALUES (?, ?)", (endpoint, json.dumps(dict(dialect), sort_keys=True))
             )
+
+    def begin_job(self, marker: str, endpoint: str, content: Mapping[str, Any]) -> None:
+        """Notes a batch job that is about to be submitted, and what its calls are about."""
+        with self._lock:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO jobs VALUES (?, ?, NULL, ?, ?)",
+                (marker, endpoint, wall_clock(), json.dumps(content)),
+            )
+
+    def name_job(self, marker: str, job: str) -> None:
+        """Notes what the endpoint calls a job that it took."""
+        with self._lock:
+            self._connection.execute("UPDATE jobs SET job = ? WHERE marker = ?", (job, marker))
+
+    def jobs(self, endpoint: str) -> list[tuple[str, str | None, dict[str, Any]]]:
+        """The jobs under way there: marker, the endpoint's name for it where it is known, content."""
+        query = "SELECT marker, job, content FROM jobs WHERE endpoint = ? ORDER BY submitted_at, marker"
+        with self._lock:
+            rows = self._connection.execute(query, (endpoint,)).fetchall()
+        return [(marker, job, json.loads(content)) for marker, job, content in rows]
+
+    def end_job(self, marker: str) -> None:
+        """Forgets a job whose answers are kept, or that never was."""
+        with self._lock:
+            self._connection.execute("DELETE FROM jobs WHERE marker = ?", (marker,))
 
 
 def _anew(path: Path) -> AnswersOnDisk | None:

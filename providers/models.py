@@ -206,7 +206,7 @@ class ModelClient:
 
     def __init__(self, endpoint: Endpoint, *, dialects: Dialects | None = None, clock: Clock = Clock()) -> None:
         self.endpoint, self._dialects, self._clock = endpoint, dialects, clock
-        self._client = openai.OpenAI(
+        self.openai = openai.OpenAI(
             base_url=endpoint.base_url,
             api_key=endpoint.api_key.strip() or "none",
             max_retries=0,
@@ -216,8 +216,8 @@ class ModelClient:
         self._slots = threading.Semaphore(endpoint.in_flight)
         self._lock = threading.Lock()
         self._discovery = threading.Lock()
-        self._address = f"{endpoint.base_url.rstrip('/')} {endpoint.model}"
-        self._dialect = Dialect.of(dialects.dialect(self._address)) if dialects is not None else Dialect()
+        self.address = f"{endpoint.base_url.rstrip('/')} {endpoint.model}"
+        self._dialect = Dialect.of(dialects.dialect(self.address)) if dialects is not None else Dialect()
         self._faults_in_form = 0
         self._unsettled = 0
         #: Once the endpoint refuses everything, nothing more is sent.
@@ -245,7 +245,7 @@ class ModelClient:
 
     def close(self) -> None:
         """Lets go of connections."""
-        self._client.close()
+        self.openai.close()
 
     def __enter__(self) -> ModelClient:
         return self
@@ -265,7 +265,7 @@ class ModelClient:
             if answer.text.strip() and answer.finish != "length":
                 return answer.text
         raise ModelAnswerError(
-            f"the answers of {self._where()} are empty or cut off", hint="a larger max_tokens, or another model"
+            f"the answers of {self.where} are empty or cut off", hint="a larger max_tokens, or another model"
         )
 
     def ask(
@@ -317,12 +317,12 @@ class ModelClient:
                     return self._once(messages, max_tokens, schema)
         except _BusyError:
             raise ModelUnavailableError(
-                f"{self._where()} stayed busy for {self.endpoint.patience:g} s",
+                f"{self.where} stayed busy for {self.endpoint.patience:g} s",
                 hint="lower in_flight or set requests_per_minute and tokens_per_minute",
             ) from None
         except _FaultError as error:
             raise ModelUnavailableError(
-                f"{self._where()} failed {faults} times, at last with {error}", hint="try again later"
+                f"{self.where} failed {faults} times, at last with {error}", hint="try again later"
             ) from None
         raise AssertionError("stamina ended without an attempt")
 
@@ -337,7 +337,7 @@ class ModelClient:
                 entry = self._pace.enter(asked + max_tokens)
                 try:
                     # Not chat.completions.create: checking and copying each message takes as long as sending it.
-                    raw = self._client.post(
+                    raw = self.openai.post(
                         "/chat/completions", cast_to=openai.HttpxBinaryResponseContent, body=request
                     ).content
                 except openai.APIStatusError as error:
@@ -415,30 +415,34 @@ class ModelClient:
                 return
             self._dialect = replace(dialect, proven=True)
         if self._dialects is not None:
-            self._dialects.remember(self._address, asdict(self._dialect))
+            self._dialects.remember(self.address, asdict(self._dialect))
+
+    def request(
+        self, messages: Sequence[Mapping[str, str]], max_tokens: int, schema: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """A call's body, in the endpoint's dialect as far as it is known."""
+        return self._request(self._dialect, messages, max_tokens, schema)
+
+    def settled(self, error: openai.APIStatusError) -> Exception:
+        """A status as an error for people."""
+        failure = self._failure(error)
+        if isinstance(failure, _BusyError | _FaultError):
+            return ModelUnavailableError(f"{self.where} failed with {failure}", hint="try again later")
+        return failure
+
+    def read_body(self, body: Any) -> Answer | None:
+        """A chat completion's body; None where it is none."""
+        try:
+            return _answer_of(body, 0)
+        except (KeyError, IndexError, TypeError):
+            return None
 
     def _read(self, content: bytes, messages: Sequence[Mapping[str, str]]) -> Answer:
         try:
             body = json.loads(content)
-            choice = body["choices"][0]
-            message = choice["message"]
+            return _answer_of(body, sum(estimated_tokens(message["content"]) for message in messages))
         except (ValueError, RecursionError, KeyError, IndexError, TypeError):
             raise self._fault("an answer that is none", sent=True) from None
-        text = _text_of(message.get("content") if isinstance(message, Mapping) else None)
-        finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
-        if choice.get("finish_reason") == "content_filter" or (
-            isinstance(message, Mapping) and message.get("refusal") and not text.strip()
-        ):
-            finish = "refusal"
-        counted = body.get("usage")
-        counted = counted if isinstance(counted, Mapping) else {}
-        estimate = sum(estimated_tokens(message["content"]) for message in messages)
-        usage = Usage(
-            1,
-            _count(counted.get("prompt_tokens"), estimate),
-            _count(counted.get("completion_tokens"), estimated_tokens(text)),
-        )
-        return Answer(text, finish, usage)
 
     def _fault(self, what: str, *, sent: bool) -> _FaultError:
         if sent:
@@ -454,16 +458,16 @@ class ModelClient:
             self._pace.pause(self._wait_of(error.response.headers))
             return _BusyError(what)
         if status in {401, 403}:
-            return ModelRefusedError(f"{self._where()} refuses the key ({what})", hint="check the key and its rights")
+            return ModelRefusedError(f"{self.where} refuses the key ({what})", hint="check the key and its rights")
         if status == 429 or status == 402:
-            return ModelRefusedError(f"{self._where()} has no credit left ({what})", hint="raise the account's limit")
+            return ModelRefusedError(f"{self.where} has no credit left ({what})", hint="raise the account's limit")
         if status == 404:
             return ModelRefusedError(
-                f"{self._where()} is not there ({what})", hint="check the model's name and the base_url"
+                f"{self.where} is not there ({what})", hint="check the model's name and the base_url"
             )
         if status in {408, 409} or status >= 500:
             return _FaultError(what, sent=False, status=status)
-        return ModelRequestError(f"{self._where()} refuses a request ({what})")
+        return ModelRequestError(f"{self.where} refuses a request ({what})")
 
     def _wait_of(self, headers: Mapping[str, str]) -> float:
         """Seconds that the endpoint asks to wait; a second where it says nothing usable."""
@@ -482,7 +486,9 @@ class ModelClient:
                 return min(seconds, _LONGEST_WAIT)
         return max(1.0, self.endpoint.first_delay)
 
-    def _where(self) -> str:
+    @property
+    def where(self) -> str:
+        """Model and host, for errors."""
         return f"model '{self.endpoint.model[:80]}' at {urlsplit(self.endpoint.base_url).hostname}"
 
 
@@ -501,6 +507,25 @@ def _whole_refusal(error: openai.APIStatusError, said: str) -> bool:
     if error.status_code == 404:
         return "model" in said and "response_format" not in said
     return _code(error) in {"context_length_exceeded", "content_filter", "model_not_found"}
+
+
+def _answer_of(body: Any, asked_tokens: int) -> Answer:
+    choice = body["choices"][0]
+    message = choice["message"]
+    text = _text_of(message.get("content") if isinstance(message, Mapping) else None)
+    finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
+    if choice.get("finish_reason") == "content_filter" or (
+        isinstance(message, Mapping) and message.get("refusal") and not text.strip()
+    ):
+        finish = "refusal"
+    counted = body.get("usage")
+    counted = counted if isinstance(counted, Mapping) else {}
+    usage = Usage(
+        1,
+        _count(counted.get("prompt_tokens"), asked_tokens),
+        _count(counted.get("completion_tokens"), estimated_tokens(text)),
+    )
+    return Answer(text, finish, usage)
 
 
 def _text_of(content: Any) -> str:

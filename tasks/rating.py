@@ -12,7 +12,7 @@ from prefect.blocks.system import Secret
 
 from fallow.importance.backfill import backfill_importance
 from fallow.importance.rating_run import ModelReport, Order
-from fallow.importance.running import estimate_backfill, run_backfill
+from fallow.importance.running import estimate_backfill, run_backfill, run_batch_backfill
 from fallow.plan import Scope
 from fallow.planner import settings_for
 from fallow.retention import read_agents
@@ -34,6 +34,7 @@ class RatingOrder:
     order: Order = "newest"
     upgrade_heuristic: bool = False
     dry_run: bool = False
+    batch: bool = False
 
 
 @step("find who is rated how")
@@ -74,6 +75,18 @@ def rate_scope(store: str | None, scope: Scope, excluded_agents: Collection[str]
                 upgrade_heuristic=asked.upgrade_heuristic,
             )
             return {"state": "Estimated", "mode": mode, "scope": scope.label, **estimate.to_json()}
+        if mode == "llm" and asked.batch:
+            through = run_batch_backfill(
+                provider,
+                settings,
+                now=wall_clock(),
+                scope=scope,
+                excluded_agents=excluded_agents,
+                order=asked.order,
+                upgrade_heuristic=asked.upgrade_heuristic,
+                key=endpoint_key(),
+            )
+            return {**through.to_json(), "scope": scope.label, "pairs": through.report.pairs}
         if mode == "llm":
             report = run_backfill(
                 provider,

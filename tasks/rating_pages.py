@@ -77,6 +77,13 @@ def _report(report: Mapping[str, Any], seconds: float) -> str:
     agreement = report.get("agreement") or {}
     if agreement.get("spearman") is not None:
         rows.append(("rank correlation with the heuristic", f"{agreement['spearman']:.2f} ({agreement['rows']} rows)"))
+    if "collected" in report:
+        collected, submitted = report["collected"], report["submitted"]
+        rows += [("batch jobs collected", collected["jobs"]), ("texts that they rated", collected["rated"])]
+        rows += [(f"not rated by their job: {why}", count) for why, count in collected["unrated"].items()]
+        rows += [("batch jobs that wait", collected["waiting"] + len(submitted["jobs"]))]
+        rows += [("texts handed in", submitted["texts"])]
+        rows += [("cost of what was collected", f"{collected['cost']:.4f}")] if collected["cost"] is not None else []
     parts = [markdown_table(("", ""), rows)]
     parts += [f"**{escaped(report[name])}**" for name in ("problem", "stopped") if report.get(name)]
     for what in ("failed", "skipped"):

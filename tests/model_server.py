@@ -96,6 +96,9 @@ class ModelServer:
         self.most_in_flight = 0
         #: Seconds from each request's arrival to its answer, summed.
         self.busy = 0.0
+        self.files: dict[str, bytes] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.job_script: list[Step] = []
         self._in_flight = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -159,7 +162,10 @@ class ModelServer:
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:
-            self._chat(handler, json.loads(raw))
+            if handler.path.endswith("/chat/completions"):
+                self._chat(handler, json.loads(raw))
+            else:
+                self._job(handler, raw)
         finally:
             with self._lock:
                 self._in_flight -= 1
@@ -226,7 +232,69 @@ class ModelServer:
         self._send(handler, 200, body, step.headers)
 
     def _get(self, handler: BaseHTTPRequestHandler) -> None:
-        self._send(handler, 200, self.counts(), {})
+        path, _, query = handler.path.partition("?")
+        if path.endswith("/content"):
+            name = path.split("/")[-2]
+            self._send(handler, 200, None, {"content-type": "application/jsonl"}, self.files[name])
+        elif path.endswith("/batches"):
+            jobs = list(reversed(self.jobs.values()))
+            after = re.search(r"after=([\w-]+)", query)
+            start = 1 + [job["id"] for job in jobs].index(after[1]) if after else 0
+            page = jobs[start : start + 2]
+            more = start + 2 < len(jobs)
+            self._send(handler, 200, {"object": "list", "data": page, "has_more": more}, {})
+        elif "/batches/" in path:
+            job = self.jobs.get(path.rsplit("/", 1)[1])
+            self._send(handler, *((200, job, {}) if job else (404, {"error": {"message": "no such batch"}}, {})))
+        else:
+            self._send(handler, 200, self.counts(), {})
+
+    def _job(self, handler: BaseHTTPRequestHandler, raw: bytes) -> None:
+        """Files and batch jobs: a job waits until the test calls :meth:`work_off`."""
+        with self._lock:
+            step = self.job_script.pop(0) if self.job_script else Step()
+        if handler.path.endswith("/files"):
+            name = f"file-{len(self.files)}"
+            self.files[name] = re.search(rb'filename="[^"]*"\r\n.*?\r\n\r\n(.*)\r\n--', raw, re.DOTALL)[1]  # type: ignore[index]
+            body: dict[str, Any] = {"id": name, "object": "file", "bytes": 1, "created_at": 0, "filename": "f"}
+            self._send(handler, 200, {**body, "purpose": "batch", "status": "processed"}, {})
+            return
+        if step.status != 200:
+            self._send(handler, step.status, step.body or {"error": {"message": "scripted"}}, step.headers)
+            return
+        job = {**json.loads(raw), "id": f"batch-{len(self.jobs)}", "object": "batch", "status": "in_progress"}
+        self.jobs[job["id"]] = {**job, "created_at": 0, "output_file_id": None, "error_file_id": None}
+        if step.fault == "drop":
+            handler.close_connection = True
+            return
+        self._send(handler, 200, self.jobs[job["id"]], {})
+
+    def work_off(self, job: dict[str, Any], *, fail: Sequence[str] = (), status: str = "completed") -> None:
+        """Answers a job's calls, but those named in ``fail``, and ends it."""
+        out: list[str] = []
+        errors: list[str] = []
+        for line in self.files[job["input_file_id"]].splitlines():
+            call = json.loads(line)
+            if call["custom_id"] in fail:
+                response = {"status_code": 500, "body": {"error": {"message": "scripted"}}}
+                errors.append(json.dumps({"custom_id": call["custom_id"], "response": response}))
+                continue
+            rows = rows_of(call["body"])
+            text = self.answer(rows)
+            tokens = [sum(len(message["content"]) for message in call["body"]["messages"]) // 4, len(text) // 4]
+            self.paid_calls += 1
+            self.paid_tokens = [a + b for a, b in zip(self.paid_tokens, tokens, strict=True)]
+            self.rated.update(row["text"] for row in rows)
+            body = {
+                "choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]},
+            }
+            out.append(json.dumps({"custom_id": call["custom_id"], "response": {"status_code": 200, "body": body}}))
+        for name, lines in (("output_file_id", out), ("error_file_id", errors)):
+            if lines:
+                job[name] = f"file-{len(self.files)}"
+                self.files[job[name]] = "\n".join(reversed(lines)).encode()
+        job["status"] = status
 
     def _send(
         self,

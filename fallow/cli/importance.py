@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fallow.importance.rating_run import Estimate, ModelReport, Order
+    from fallow.importance.running import BatchBackfill
 
 
 def backfill_importance(
@@ -52,6 +53,10 @@ def backfill_importance(
     in_flight: Annotated[int | None, typer.Option("--in-flight", help="llm: calls out at once.")] = None,
     upgrade_heuristic: Annotated[
         bool, typer.Option("--upgrade-heuristic", help="llm: also replace ratings of the heuristic, once.")
+    ] = False,
+    batch: Annotated[
+        bool,
+        typer.Option("--batch", help="llm: by the endpoint's batch jobs, at half the price; run again to collect."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="heuristic: rate and count; llm: estimate calls and cost. Write nothing.")
@@ -87,6 +92,20 @@ def backfill_importance(
                 )
                 _show_estimate(estimate, settings.get("importance.model"), as_json)
                 return 0
+            if batch:
+                from fallow.importance.running import run_batch_backfill
+
+                through = run_batch_backfill(
+                    provider,
+                    settings,
+                    now=wall_clock(),
+                    scope=scope,
+                    memory_types=types,
+                    order=direction,
+                    upgrade_heuristic=upgrade_heuristic,
+                )
+                _show_batch(through, as_json)
+                return 1 if through.report.problem else 5 if through.report.failed else 0
             model_report = run_backfill(
                 provider,
                 settings,
@@ -102,8 +121,9 @@ def backfill_importance(
                 return 1
             return 5 if model_report.failed else 0
         given = [name for name, value in by_model.items() if value is not None]
-        if given or upgrade_heuristic:
-            what = "--upgrade-heuristic" if upgrade_heuristic else f"--{given[0].partition('.')[2].replace('_', '-')}"
+        if given or upgrade_heuristic or batch:
+            flag = "--upgrade-heuristic" if upgrade_heuristic else "--batch" if batch else ""
+            what = flag or f"--{given[0].partition('.')[2].replace('_', '-')}"
             raise UsageError(f"{what} is for a model", hint="add --mode llm")
         if mode == "off":
             raise SettingError("--mode off rates nothing", hint="heuristic or llm")
@@ -190,6 +210,22 @@ def _show_model_report(report: ModelReport, as_json: bool) -> None:
     for text in (report.stopped, report.problem):
         if text:
             note(text)
+
+
+def _show_batch(through: BatchBackfill, as_json: bool) -> None:
+    if as_json:
+        emit(through.to_json())
+        return
+    collected, submitted = through.collected, through.submitted
+    cost = "" if collected.cost is None else f", cost {collected.cost:.4f}"
+    say(f"{collected.jobs} jobs collected: {collected.rated} texts rated{cost}; {collected.waiting} jobs still wait.")
+    for reason, count in sorted(collected.unrated.items()):
+        say(f"  not rated by their job, {reason}: {count}")
+    about = "" if submitted.cost is None else f", at most about {submitted.cost:.4f}"
+    say(f"{len(submitted.jobs)} jobs handed in over {submitted.texts} texts{about}; run this again to collect them.")
+    if submitted.stopped:
+        note(submitted.stopped)
+    _show_model_report(through.report, as_json)
 
 
 def _show_suspect(count: int) -> None:

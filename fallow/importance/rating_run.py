@@ -235,6 +235,7 @@ class RunOptions:
         price: the model's; None where it is not known.
         fallback_share: more fallbacks than this share of the rows asked about need attention.
         upgrade_heuristic: ask also about rows that the heuristic has rated, and replace those ratings (SPEC §3.4).
+        only_paid: ask nothing: rate what needs no model and what was paid for before, and leave the rest.
     """
 
     purpose: str = ""
@@ -244,6 +245,7 @@ class RunOptions:
     price: Price | None = None
     fallback_share: float = 0.2
     upgrade_heuristic: bool = False
+    only_paid: bool = False
 
 
 def rate_by_model(
@@ -257,6 +259,7 @@ def rate_by_model(
     excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     answers: PaidAnswers | None = None,
+    given_up: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> ModelReport:
     """Rates the unrated rows of a scope by a model, with the heuristic where it gives nothing (SPEC §3.6).
@@ -273,18 +276,20 @@ def rate_by_model(
         excluded_agents: in the whole store, not these agents' records.
         memory_types: of which types.
         answers: what was paid for before; by default only this run's own.
+        given_up: contents that the model was asked about elsewhere without getting a rating, with the reason:
+            they fall back.
         progress: called after each answer.
 
     Raises:
         StoreUnreadableError: a listing failed; what was rated before stays rated.
         SettingError: a budget in money without a price.
     """
-    where = _Where(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
-    return _Run(provider, model, options, now, salt, where, answers or AnswersInMemory()).go(progress)
+    where = RatedRecords(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
+    return _Run(provider, model, options, now, salt, where, answers or AnswersInMemory(), given_up or {}).go(progress)
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
+class RatedRecords:
     """Which records a run is about."""
 
     scope: Scope
@@ -307,8 +312,8 @@ def estimate_run(
     """What :func:`rate_by_model` would ask and cost. Reads only; estimates tokens from above."""
     answers = answers or AnswersInMemory()
     report = ModelReport(mode="llm")
-    where = _Where(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
-    frame = _pending(provider, where, options, report)
+    where = RatedRecords(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
+    frame = pending_rows(provider, where, options, report)
     verified = empty = paid = same = tokens = calls = 0
     in_call = characters = asked = 0
     seen: set[bytes] = set()
@@ -316,8 +321,8 @@ def estimate_run(
         estimated_tokens(message["content"])
         for message in build_prompt([("", "", None)], purpose=options.purpose, salt="").messages
     )
-    for piece in _pieces(frame):
-        rows = _read_rows(provider, piece)
+    for piece in pieces_of(frame):
+        rows = read_rows(provider, piece)
         keys = [cache_key(row.text, row.role, model=model, purpose=options.purpose) for row in rows]
         known = answers.known(set(keys))
         for key, row in zip(keys, rows, strict=True):
@@ -356,7 +361,7 @@ def estimate_run(
     )
 
 
-def _pending(provider: Provider, where: _Where, options: RunOptions, report: ModelReport) -> pl.DataFrame:
+def pending_rows(provider: Provider, where: RatedRecords, options: RunOptions, report: ModelReport) -> pl.DataFrame:
     """Type and id of every row to rate, in the order asked for; no text yet."""
     frames = [pl.DataFrame(schema={"memory_type": pl.String, "record_id": pl.String, "created_at": pl.Int64})]
     for memory_type in where.memory_types:
@@ -368,7 +373,7 @@ def _pending(provider: Provider, where: _Where, options: RunOptions, report: Mod
     return pl.concat(frames).sort("created_at", "record_id", descending=[newest, False], nulls_last=True)
 
 
-def _pieces(frame: pl.DataFrame) -> Iterator[list[RecordKey]]:
+def pieces_of(frame: pl.DataFrame) -> Iterator[list[RecordKey]]:
     """Small pieces first, so that the first call does not wait for a large one."""
     start, size = 0, _FIRST_PIECE
     while start < len(frame):
@@ -377,7 +382,7 @@ def _pieces(frame: pl.DataFrame) -> Iterator[list[RecordKey]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class ReadRow:
     """A row as it is now; ``wanted``: it still is to be rated."""
 
     key: RecordKey
@@ -388,19 +393,19 @@ class _Read:
     seen: Seen
 
 
-def _read_rows(provider: Provider, keys: Sequence[RecordKey], upgrade: bool = False) -> list[_Read]:
+def read_rows(provider: Provider, keys: Sequence[RecordKey], upgrade: bool = False) -> list[ReadRow]:
     """The rows that are still there, in the order of the keys."""
     by_type: dict[str, list[str]] = {}
     for key in keys:
         by_type.setdefault(key.memory_type, []).append(key.record_id)
     rows = {memory_type: provider.fetch(memory_type, ids) for memory_type, ids in by_type.items()}
-    found: list[_Read] = []
+    found: list[ReadRow] = []
     for key in keys:
         row = rows[key.memory_type].get(key.record_id)
         if isinstance(row, dict):
             record = read_record(row, key.memory_type, key.record_id)
             seen = Seen(rating_fields(row), record.importance is not None)
-            found.append(_Read(key, record.text, record.role, record.verified, to_be_rated(record, upgrade), seen))
+            found.append(ReadRow(key, record.text, record.role, record.verified, to_be_rated(record, upgrade), seen))
     return found
 
 
@@ -437,11 +442,12 @@ class _Run:
         options: RunOptions,
         now: int,
         salt: str,
-        where: _Where,
+        where: RatedRecords,
         answers: PaidAnswers,
+        given_up: Mapping[str, str],
     ) -> None:
         self.provider, self.model, self.options, self.now, self.salt = provider, model, options, now, salt
-        self.where, self.answers = where, answers
+        self.where, self.answers, self.given_up = where, answers, given_up
         self.report = ModelReport(mode="llm", model=model.name)
         self.ledger = Ledger(options.budget, options.price)
         self.quality = QualityCheck()
@@ -456,7 +462,7 @@ class _Run:
         self.asked_for: list[RecordKey] = []
         self.read_all = False
         self.comparing: Future[list[tuple[float, float]]] | None = None
-        self.reading: Future[list[_Read]] | None = None
+        self.reading: Future[list[ReadRow]] | None = None
         self.writing: Future[tuple[BackfillReport, list[RecordKey]]] | None = None
         self.distrusted = ""
         self.halt, self.lock = Event(), Lock()
@@ -469,10 +475,10 @@ class _Run:
     def go(self, progress: Progress | None) -> ModelReport:
         report = self.report
         report.lost = self.answers.lost()
-        frame = _pending(self.provider, self.where, self.options, report)
+        frame = pending_rows(self.provider, self.where, self.options, report)
         report.total = len(frame)
         unsettled = self.model.unsettled
-        pieces = _pieces(frame)
+        pieces = pieces_of(frame)
         out: dict[Future[Any], _Call] = {}
         with (
             self.store,
@@ -518,7 +524,7 @@ class _Run:
             if piece is None:
                 self.read_all = True
             else:
-                self.reading = self.store.submit(_read_rows, self.provider, piece, self.options.upgrade_heuristic)
+                self.reading = self.store.submit(read_rows, self.provider, piece, self.options.upgrade_heuristic)
                 self.asked_for = piece
 
     def _from_store(self, done: set[Future[Any]]) -> None:
@@ -581,7 +587,7 @@ class _Run:
         )
         return _Call(tuple(batch), prompt, answer_tokens(len(batch)) << (attempt - 1), attempt)
 
-    def _take_rows(self, rows: Sequence[_Read]) -> None:
+    def _take_rows(self, rows: Sequence[ReadRow]) -> None:
         """Texts to ask about; what needs no asking is rated at once."""
         self._skip("gone", {*self.asked_for} - {row.key for row in rows})
         self._skip("rated meanwhile", {row.key for row in rows if not row.wanted})
@@ -604,6 +610,10 @@ class _Run:
                 self.report.from_paid += 1
                 self._rate(row.key, Rating(known[key], "llm"))
                 self._keep(row.text, row.role, known[key])
+            elif key in self.given_up:
+                self._give_up(Question(key, row.text, row.role, [row.key]), self.given_up[key])
+            elif self.options.only_paid:
+                del self.seen[row.key]
             else:
                 question = Question(key, row.text, row.role, [row.key])
                 self.waiting[key] = question

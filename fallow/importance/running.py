@@ -8,16 +8,18 @@ from __future__ import annotations
 import importlib
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fallow.errors import ProviderMissingError, SettingError
+from fallow.importance.batch_run import Collected, Submitted, collect_jobs, submit_jobs
 from fallow.importance.budget import Budget, Price, price_of
 from fallow.importance.rating_run import (
     Estimate,
     ModelReport,
     Order,
     Progress,
+    RatedRecords,
     RunOptions,
     estimate_run,
     rate_by_model,
@@ -110,6 +112,76 @@ def run_backfill(
     finally:
         if answers is not None:
             answers.close()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBackfill:
+    """What one run over an endpoint's batch jobs did: collected, written, and handed in."""
+
+    collected: Collected
+    report: ModelReport
+    submitted: Submitted
+
+    @property
+    def state(self) -> str:
+        """The run's end state; jobs that wait are no work of this run."""
+        return self.report.state
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json`` and artifacts: the report, with both."""
+        return {
+            **self.report.to_json(),
+            "collected": self.collected.to_json(),
+            "submitted": self.submitted.to_json(),
+        }
+
+
+def run_batch_backfill(
+    provider: Provider,
+    settings: Settings,
+    *,
+    now: int,
+    scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
+    memory_types: Sequence[str] = PRIMARY_TYPES,
+    order: Order = "newest",
+    upgrade_heuristic: bool = False,
+    key: str | None = None,
+) -> BatchBackfill:
+    """Collects what earlier jobs answered, writes it, and hands in the rest (:mod:`fallow.importance.batch_run`).
+
+    Where the answers show that the model is of no use, nothing more is handed in.
+
+    Raises:
+        SettingError: there is no cache folder to note jobs in; and as :func:`run_backfill`.
+    """
+    options = run_options(settings, order=order, upgrade_heuristic=upgrade_heuristic)
+    where = RatedRecords(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
+    answers = open_answers()
+    if answers is None:
+        raise SettingError("batch jobs need a cache folder to be noted in", hint="set FALLOW_CACHE_DIR")
+    try:
+        with open_model(settings, key=key, answers=answers) as model:
+            jobs = _import("providers.model_batches").BatchJobs(model)
+            collected = collect_jobs(jobs, answers, options.price)
+            report = rate_by_model(
+                provider,
+                model,
+                replace(options, only_paid=True),
+                now=now,
+                salt=secrets.token_hex(16),
+                scope=scope,
+                excluded_agents=excluded_agents,
+                memory_types=memory_types,
+                answers=answers,
+                given_up=collected.given_up,
+            )
+            submitted = Submitted()
+            if not report.problem:
+                submitted = submit_jobs(provider, jobs, answers, options, where, salt=secrets.token_hex(16))
+            return BatchBackfill(collected, report, submitted)
+    finally:
+        answers.close()
 
 
 def estimate_backfill(

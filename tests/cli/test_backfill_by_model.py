@@ -79,12 +79,26 @@ def test_a_useless_model_and_a_refused_key_exit_1(tmp_path: Path) -> None:
         assert KEY not in done.stderr
 
 
+def test_batch_jobs_are_handed_in_and_collected(tmp_path: Path) -> None:
+    store, cache = store_of(tmp_path), {"FALLOW_CACHE_DIR": str(tmp_path / "cache")}
+    with ModelServer() as server:
+        done = fallow(store, "--mode", "llm", "--batch", "--json", **settings(server), **cache)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["submitted"]["jobs"]) == 1
+        server.work_off(server.jobs["batch-0"])
+        done = fallow(store, "--mode", "llm", "--batch", **settings(server), **cache)
+        assert done.returncode == 0, done.stderr
+        assert "1 jobs collected: 20 texts rated" in done.stdout
+        assert "by llm: 20" in done.stdout
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     store = store_of(tmp_path, 1)
     for arguments, words, code in (
         (("--mode", "llm"), "no model is named", 1),
         (("--mode", "magic"), "must be one of", 1),
         (("--max-cost", "1"), "--max-cost is for a model", 2),
+        (("--batch",), "--batch is for a model", 2),
         (("--upgrade-heuristic",), "--upgrade-heuristic is for a model", 2),
         (("--mode", "llm", "--model", "m", "--order", "best"), "--order", 2),
         (("--mode", "llm", "--model", "m", "--max-cost", "1"), "price", 1),

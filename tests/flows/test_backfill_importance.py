@@ -96,6 +96,22 @@ def test_a_model_with_a_budget_its_key_from_the_secret_block(prefect_api: Any, t
     assert agreement.data.startswith("data:image/png;base64,")
 
 
+def test_batch_jobs_across_runs(
+    prefect_api: Any, tmp_path: Path, endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(tmp_path, 20)
+    monkeypatch.setenv("FALLOW_CACHE_DIR", str(tmp_path / "cache"))
+    with ModelServer() as server:
+        endpoint(server)
+        state = run(store, mode="llm", batch=True)
+        assert (state.name, "1 batch jobs handed in" in state.message) == ("NothingToDo", True)
+        server.work_off(server.jobs["batch-0"])
+        assert run(store, mode="llm", batch=True).name == "Rated"
+        assert server.requests == []
+    assert set(sources(store).values()) == {"llm"}
+    assert any("texts that they rated | 20" in item.data for item in artifacts(prefect_api, "importance-backfill"))
+
+
 def test_a_useless_model_needs_attention_15(prefect_api: Any, tmp_path: Path, endpoint: Any) -> None:
     store = store_of(tmp_path, 60)
     with ModelServer(answer=lambda rows: json.dumps({row["id"]: 7 for row in rows})) as server:

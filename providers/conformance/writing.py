@@ -507,6 +507,24 @@ def rows_without_id_are_refused(bench: Bench) -> None:
     expect_equal(set(bench.store.stored(SHARED)), {"conformance-b"}, "the rows stored")
 
 
+@check("a search finds the ids that begin with a prefix, taken literally, and no others", room=INSERTING)
+def a_prefix_is_where_ids_begin(bench: Bench) -> None:
+    names = ["conformance-a-1", "conformance-a-2", "conformance-ab", "x-conformance-a-3", "conformance.a-4"]
+    rows = [{**_row("a", 1), "_id": name, "id": name, "memory_id": name} for name in names]
+    with bench.open() as provider:
+        expect_equal(set(statuses(provider.insert(SHARED, rows))), {"applied"}, "the outcomes")
+        for prefix, right in (
+            ("conformance-a-", names[:2]),
+            ("conformance-a", names[:3]),
+            ("conformance.", names[4:]),
+            ("onformance", []),
+            ("conformance-a-1-", []),
+        ):
+            expect_equal(
+                [str(row["_id"]) for row in provider.find(SHARED, prefix)], right, f"what begins with {prefix}"
+            )
+
+
 @check("more rows than a batch carries are all inserted", room=INSERTING)
 def a_large_insert_is_not_cut(bench: Bench) -> None:
     count = min(1200, bench.capabilities.batch_size + 7)

@@ -1,0 +1,262 @@
+"""Providers with one plausible bug each: what a kit that is worth something must reject.
+
+Each wraps the filesystem provider and spoils one thing that a careless adapter would get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fallow.errors import FallowError
+from fallow.provider import MISSING, Batch, Outcome, Patch, Provider, RecordKey, Row, Unreadable
+from providers.conformance.gaps import GAPS
+from providers.conformance.kit import Gap
+from providers.conformance.scratch import FilesystemBackend, FilesystemStore
+
+
+class Mutant:
+    """A provider that passes everything on; the bug is in a subclass."""
+
+    def __init__(self, good: Provider) -> None:
+        self.good = good
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.good, name)
+
+    def __enter__(self) -> Mutant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.good.close()
+
+    def identity(self) -> str:
+        return self.good.identity()
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        return self.good.scan(memory_type, columns)
+
+    def fetch(self, memory_type: str, record_ids: Iterable[str]) -> dict[str, Row | Unreadable]:
+        return self.good.fetch(memory_type, record_ids)
+
+    def find(self, memory_type: str, id_prefix: str = "") -> Iterator[Row]:
+        return self.good.find(memory_type, id_prefix)
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return self.good.patch(patches)
+
+    def insert(self, memory_type: str, rows: Sequence[Row]) -> list[Outcome]:
+        return self.good.insert(memory_type, rows)
+
+    def touch_many(self, memory_type: str, record_ids: Sequence[str], now: int) -> list[Outcome]:
+        return self.good.touch_many(memory_type, record_ids, now)  # type: ignore[attr-defined]
+
+    def purge_cache(self, expected: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
+        return self.good.purge_cache(expected)  # type: ignore[attr-defined]
+
+
+class DropsTheLastPage(Mutant):
+    """A pager that stops one row early."""
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        for batch in self.good.scan(memory_type, columns):
+            yield Batch(batch.frame.head(max(0, batch.frame.height - 1)), batch.unreadable)
+
+
+class RepeatsARow(Mutant):
+    """A pager whose pages overlap."""
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        for batch in self.good.scan(memory_type, columns):
+            yield Batch(pl.concat([batch.frame, batch.frame.tail(1)]), batch.unreadable)
+
+
+class HidesWhatIsUnreadable(Mutant):
+    """An adapter that passes over what it cannot decode."""
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        for batch in self.good.scan(memory_type, columns):
+            yield Batch(batch.frame)
+
+
+class SwallowsAnError(Mutant):
+    """An adapter that logs an error and answers with nothing."""
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        try:
+            yield from self.good.scan(memory_type, columns)
+        except FallowError:
+            return
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return [replace(outcome, status="applied", detail="") for outcome in self.good.patch(patches)]
+
+
+class IgnoresTheCondition(Mutant):
+    """A write without its requirements."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return self.good.patch([Patch(item.key, {}, item.changes) for item in patches])
+
+
+class IgnoresAbsence(Mutant):
+    """A condition that cannot say that a field must be absent."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return self.good.patch(
+            [
+                Patch(item.key, {k: v for k, v in item.expected.items() if v is not MISSING}, item.changes)
+                for item in patches
+            ]
+        )
+
+
+class OverwritesTheRecord(Mutant):
+    """A write of the whole record as it was read earlier, without what came since."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        outcomes = self.good.patch(patches)
+        for item, outcome in zip(patches, outcomes, strict=True):
+            if outcome.status == "applied":
+                row = self.good.fetch(item.key.memory_type, [item.key.record_id])[item.key.record_id]
+                extra = {name: None for name in row if name.startswith("x_")} if isinstance(row, dict) else {}
+                self.good.patch([Patch(item.key, {}, extra)])
+        return outcomes
+
+
+class RevivesTheDeleted(Mutant):
+    """An upsert where an update was meant."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        outcomes = self.good.patch(patches)
+        for index, (item, outcome) in enumerate(zip(patches, outcomes, strict=True)):
+            if outcome.status == "gone":
+                self.good.insert(item.key.memory_type, [{"_id": item.key.record_id, **item.changes}])
+                outcomes[index] = Outcome(item.key, "applied")
+        return outcomes
+
+
+class OneBadStopsAll(Mutant):
+    """A bulk that ends at the first refusal."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        outcomes = []
+        for item in patches:
+            (outcome,) = self.good.patch([item])
+            outcomes.append(outcome)
+            if outcome.status != "applied":
+                return outcomes + [Outcome(rest.key, "failed", "stopped") for rest in patches[len(outcomes) :]]
+        return outcomes
+
+
+class OutcomesOutOfOrder(Mutant):
+    """Outcomes in the order in which they came back."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return list(reversed(self.good.patch(patches)))
+
+
+class InsertsTwice(Mutant):
+    """An insert that replaces what has the id already."""
+
+    def insert(self, memory_type: str, rows: Sequence[Row]) -> list[Outcome]:
+        outcomes = self.good.insert(memory_type, rows)
+        for index, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
+            if outcome.status == "already":
+                changes = {name: value for name, value in row.items() if name not in {"_id", "id"}}
+                self.good.patch([Patch(RecordKey(memory_type, row["_id"]), {}, changes)])
+                outcomes[index] = Outcome(outcome.key, "applied")
+        return outcomes
+
+
+class TouchesTheSuppressed(Mutant):
+    """Reinforcement of what is hidden."""
+
+    def touch_many(self, memory_type: str, record_ids: Sequence[str], now: int) -> list[Outcome]:
+        outcomes = self.good.touch_many(memory_type, record_ids, now)  # type: ignore[attr-defined]
+        return [Outcome(item.key, "applied") if item.detail == "suppressed" else item for item in outcomes]
+
+
+class CountsOnce(Mutant):
+    """A touch that sets the count it read instead of raising it."""
+
+    def touch_many(self, memory_type: str, record_ids: Sequence[str], now: int) -> list[Outcome]:
+        rows = self.good.fetch(memory_type, record_ids)
+        outcomes = self.good.touch_many(memory_type, record_ids, now)  # type: ignore[attr-defined]
+        for name, row in rows.items():
+            if isinstance(row, dict):
+                count = int(row.get("access_count") or 0) + 1
+                self.good.patch([Patch(RecordKey(memory_type, name), {}, {"access_count": count})])
+        return outcomes
+
+
+class PurgesUnconditionally(Mutant):
+    """A purge that does not look whether the entry was renewed."""
+
+    def purge_cache(self, expected: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
+        return self.good.purge_cache({key: {} for key in expected})  # type: ignore[attr-defined]
+
+
+class FindsWithoutPrefix(Mutant):
+    """A prefix search that matches anywhere."""
+
+    def find(self, memory_type: str, id_prefix: str = "") -> Iterator[Row]:
+        return (row for row in self.good.find(memory_type) if id_prefix in str(row["_id"]))
+
+
+class FetchesOnlyTheFirst(Mutant):
+    """A fetch that answers the first page of ids."""
+
+    def fetch(self, memory_type: str, record_ids: Iterable[str]) -> dict[str, Row | Unreadable]:
+        return self.good.fetch(memory_type, list(record_ids)[:3])
+
+
+class TheSameForACopy(Mutant):
+    """An identity that is the kind's name."""
+
+    def identity(self) -> str:
+        return "filesystem:store"
+
+
+class NaiveTimesInUtc(Mutant):
+    """Creation times whose zone was not asked for."""
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        for batch in self.good.scan(memory_type, columns):
+            frame = batch.frame
+            if self.good.naive_timezone and "created_at" in columns:
+                frame = frame.with_columns(pl.col("created_at") - 3_600_000_000)
+            yield Batch(frame, batch.unreadable)
+
+
+class _MutantStore(FilesystemStore):
+    mutant: type[Mutant] = Mutant
+
+    def open(self, naive_timezone: Mapping[str, str] | None = None) -> Provider:
+        return self.mutant(super().open(naive_timezone))  # type: ignore[return-value]
+
+
+class MutantBackend(FilesystemBackend):
+    """The filesystem backend, whose providers have the bug."""
+
+    def __init__(self, mutant: type[Mutant], folder: Path) -> None:
+        super().__init__(folder)
+        self._kind = type("Store", (_MutantStore,), {"mutant": mutant})
+        self._folder = folder
+
+    @property
+    def gaps(self) -> Mapping[str, Gap]:
+        return GAPS["filesystem"]
+
+    @contextmanager
+    def store(self) -> Iterator[FilesystemStore]:
+        with super().store() as plain:
+            yield self._kind(plain.root, self._folder / "cache")
+
+
+MUTANTS: dict[str, type[Mutant]] = {kind.__name__: kind for kind in Mutant.__subclasses__()}

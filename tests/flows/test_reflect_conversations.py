@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from fallow.provider import open_provider
 from fallow.stored_reflections import read_reflections
@@ -47,7 +48,8 @@ def test_the_flow_ends_as_what_it_did_15(prefect_api: Any, tmp_path: Path, monke
     assert "2 summaries over 60 rows" in state.message
     assert run(store).name == "NothingToDo"
 
-    pages = [item.data for item in prefect_api.read_artifacts() if item.key == "reflections"]
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["reflections"]))
+    pages = [item.data for item in prefect_api.read_artifacts(artifact_filter=wanted) if str(store) in item.data]
     assert len(pages) == 6
     assert any("| 60 | 60 | 2 |" in page for page in pages)
     assert not [page for page in pages if "what r0" in page]

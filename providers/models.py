@@ -38,6 +38,7 @@ Form = Literal["json_schema", "json_object", "text"]
 _FORMS: Final[tuple[Form, ...]] = ("json_schema", "json_object", "text")
 #: Faults in a row in a form that has never worked, before the next form is tried (llama.cpp answers 500).
 _FAULTS_BEFORE_NEXT_FORM: Final = 2
+_REFUSALS_BY_FAULT: Final = frozenset({500, 502, 503})
 _WINDOW: Final = 60.0
 #: No single wait that an endpoint asks for is honoured beyond this, in seconds.
 _LONGEST_WAIT: Final = 600.0
@@ -299,7 +300,9 @@ class ModelClient:
             if isinstance(error, _BusyError):
                 return 0.0  # the pace does the waiting, for all threads
             if isinstance(error, _FaultError):
-                faults += 1
+                # While the endpoint's form is being looked for, a 500 may be its way to refuse one.
+                searching = schema is not None and not self._proven() and self._dialect.form != "text"
+                faults += not (searching and error.status in _REFUSALS_BY_FAULT)
                 return faults < self.endpoint.attempts
             return False
 
@@ -395,7 +398,7 @@ class ModelClient:
             elif schema is not None and dialect.form != "text":
                 about_form = any(word in said for word in ("response_format", "schema", "grammar", "json"))
                 refused = error.status_code in {400, 404, 415, 422, 501} and (about_form or not dialect.proven)
-                if error.status_code in {500, 502, 503} and not dialect.proven:
+                if error.status_code in _REFUSALS_BY_FAULT and not dialect.proven:
                     self._faults_in_form += 1
                     refused = self._faults_in_form >= _FAULTS_BEFORE_NEXT_FORM
                 if refused and not _whole_refusal(error, said):

@@ -171,7 +171,7 @@ def test_a_refusal_is_not_tried_again_and_quotes_nothing(step: Step, error: type
 def test_the_best_form_that_an_endpoint_takes_is_found_and_remembered(status, forms, tmp_path: Path) -> None:
     answers = AnswersOnDisk(tmp_path / "a.sqlite3")
     with ModelServer(forms=forms, form_status=status) as server:
-        with client(server, dialects=answers) as model:
+        with client(server, dialects=answers, attempts=1) as model:
             assert ask(model).text
             assert model.dialect.form == forms[0]
             before = len(server.requests)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from fallow.provider import open_provider
 from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
@@ -52,7 +53,8 @@ def test_the_flow_removes_what_has_expired_and_says_so_11(prefect_api: Any, tmp_
     assert (state.name, state.type.value) == ("NothingToDo", "COMPLETED")
     assert left(store) == {"own", "again"}
 
-    (page,) = [item for item in prefect_api.read_artifacts() if item.key == "semantic-cache"][:1]
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["semantic-cache"]))
+    page = prefect_api.read_artifacts(artifact_filter=wanted)[0]
     assert "secret" not in page.data
     assert "hello" not in page.data.lower()
 

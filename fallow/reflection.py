@@ -242,6 +242,22 @@ def accumulate(
     return found
 
 
+def share_kept_by_reflections(provider: Provider) -> float:
+    """The share of a store's conversation turns that live reflections cite, 0..1.
+
+    Raises:
+        StoreUnreadableError: the listing failed or was cut short.
+    """
+    live = [row for row in read_reflections(provider).values() if row.get("retention_state") != "suppressed"]
+    covered = {name for row in live for name in covered_ids(row)}
+    if not covered:
+        return 0.0
+    names = [
+        name for batch in provider.scan(CONVERSATION, ("record_id",)) for name in batch.frame["record_id"].to_list()
+    ]
+    return len(covered.intersection(names)) / len(names) if names else 0.0
+
+
 def reflection_id(conversation: Conversation, first: str) -> str:
     """The id of the reflection whose first covered row is ``first``: two passes at once make one summary."""
     parts = [*(value or "" for value in conversation), first]

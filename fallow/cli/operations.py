@@ -172,6 +172,7 @@ def _check_store(store: str, check: Any) -> None:
     from fallow.planner import settings_for
     from fallow.provider import Diagnosing
     from fallow.record import PRIMARY_TYPES
+    from fallow.reflection import share_kept_by_reflections
     from fallow.retention import read_agents
 
     try:
@@ -187,11 +188,23 @@ def _check_store(store: str, check: Any) -> None:
             if isinstance(provider, Diagnosing):
                 for name, state, detail in provider.diagnose():
                     check(name, state, detail)
+            share = share_kept_by_reflections(provider)
+            if share >= _ALMOST_ALL and settings_of(provider, None).retention.covered_rows == "protect":
+                check(
+                    "reflections",
+                    "warning",
+                    f"{share:.0%} of the conversation turns are protected because reflections cite them, so hardly "
+                    "any is eligible; retention.covered_rows = release lets them go",
+                )
             for agent_id, record in sorted(read_agents(provider).items()):
                 for problem in settings_for(provider, agent_id, agents={agent_id: record}).problems:
                     check(f"agent {agent_id}", "warning", problem)
     except FallowError as error:
         check("store", "error", f"{error.message} — {error.hint}" if error.hint else error.message)
+
+
+#: From this share on of turns that reflections protect, doctor says so.
+_ALMOST_ALL = 0.8
 
 
 def _check_settings(check: Any) -> None:

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from fallow.apply import apply_plan
 from fallow.errors import FallowError
 from fallow.provider import Outcome, Provider, RecordKey, open_provider
-from fallow.reflection import Conversation, ReflectionConfig, ReflectionReport, accumulate, reflect, reflection_id
+from fallow.reflection import (
+    Conversation,
+    ReflectionConfig,
+    ReflectionReport,
+    accumulate,
+    reflect,
+    reflection_id,
+    share_kept_by_reflections,
+)
 from fallow.reflection_prompt import build_prompt, parse_reflection
 from fallow.stored_reflections import covered_ids, read_reflections
 from fallow.times import MICROSECONDS_PER_DAY
@@ -104,6 +112,16 @@ def test_summaries_add_nothing_to_the_sum_trap_40(tmp_path: Path) -> None:
     summary = record("s", importance=0.9, thread_id="t1", summary_type="automatic")
     with store(tmp_path / "s", *talk(10, 0.5), summaries=[summary]) as provider:
         assert [item.total for item in accumulate(provider, EXTRACTIVE)] == [5.0]
+
+
+def test_a_threshold_reached_within_a_window_covers_the_whole_window(tmp_path: Path) -> None:
+    """60 rows, 15.0 reached at the 30th: both windows are covered, and what comes later starts anew."""
+    with store(tmp_path / "s", *talk(60, 0.5)) as provider:
+        report = run(provider, generate=points())
+        assert (report.reached[0].total, report.reached[0].covered) == (30.0, 60)
+        assert [len(covered_ids(row)) for row in read_reflections(provider).values()].count(50) == 1
+        assert accumulate(provider, EXTRACTIVE) == []
+        assert share_kept_by_reflections(provider) == 1.0
 
 
 def test_which_rows_count_5_1(tmp_path: Path) -> None:

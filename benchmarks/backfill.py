@@ -1,6 +1,7 @@
 """The backfill's own time beside a model's: rows/s, the share of the time that the server does not explain, memory.
 
-    python -m benchmarks.backfill [--rows 5000] [--batch-size 8] [--in-flight 8] [--latency 0.05] [--twice]
+    python -m benchmarks.backfill [--rows 5000] [--batch-size 8] [--in-flight 8] [--latency 0.05]
+                                  [--folder DIR] [--twice]
 
 A scripted server in a process of its own answers each call after the latency; the store is a temporary
 filesystem store. Explained by the server is the time that it held each call, over the calls in flight. With
@@ -79,7 +80,7 @@ def run(store: Path, url: str, cache: Path, options: argparse.Namespace) -> dict
 def measured(rows: int, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """A run in a process of its own against a server in another; the run's figures and the server's."""
     command = [sys.executable, str(REPOSITORY / "tests" / "model_server.py"), "--latency", str(options.latency)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         store = Path(folder) / "store"
         write_store(store, rows)
         server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
@@ -110,6 +111,7 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--folder", help="where the store is made; default the system's temporary folder")
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -18,6 +18,8 @@ MIN_ROWS: Final = 24
 #: Batches smaller than this may well be answered alike, and fewer batches than this prove nothing.
 MIN_BATCH: Final = 4
 MIN_BATCHES: Final = 3
+#: Different answers that are told apart: one given to most batches is among the first of them.
+MAX_ANSWERS: Final = 2_000
 
 
 @dataclass(slots=True)
@@ -26,12 +28,16 @@ class QualityCheck:
 
     values: Counter[float] = field(default_factory=Counter)
     answers: Counter[tuple[float, ...]] = field(default_factory=Counter)
+    batches: int = 0
 
     def add(self, ratings: Sequence[float]) -> None:
         """One batch's ratings in the order of its rows, as the model gave them for texts that all differ."""
         self.values.update(ratings)
         if len(ratings) >= MIN_BATCH:
-            self.answers[tuple(ratings)] += 1
+            self.batches += 1
+            answer = tuple(ratings)
+            if answer in self.answers or len(self.answers) < MAX_ANSWERS:
+                self.answers[answer] += 1
 
     @property
     def problem(self) -> str:
@@ -41,11 +47,10 @@ class QualityCheck:
             value, count = self.values.most_common(1)[0]
             if count > MAX_SHARE * rows:
                 return f"the model rated {count} of {rows} different texts {value:g}"
-        batches = self.answers.total()
-        if batches >= MIN_BATCHES:
-            count = self.answers.most_common(1)[0][1]
-            if count >= MIN_BATCHES and count > batches / 2:
-                return f"the model gave {count} of {batches} batches of different texts the same answers"
+        if self.batches >= MIN_BATCHES:
+            count = max(self.answers.values())
+            if count >= MIN_BATCHES and count > self.batches / 2:
+                return f"the model gave {count} of {self.batches} batches of different texts the same answers"
         return ""
 
 

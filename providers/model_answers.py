@@ -22,8 +22,9 @@ from providers.snapshot import cache_folder
 _NAME: Final = "model-answers.sqlite3"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS ratings (key BLOB PRIMARY KEY, rating REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS calls (
-    call INTEGER PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, sent_at INTEGER NOT NULL, rows INTEGER NOT NULL
+CREATE TABLE IF NOT EXISTS sent_calls (
+    call INTEGER PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, sent_at INTEGER NOT NULL, rows INTEGER NOT NULL,
+    answer TEXT
 );
 CREATE TABLE IF NOT EXISTS dialects (endpoint TEXT PRIMARY KEY, dialect TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS jobs (
@@ -65,12 +66,15 @@ class AnswersOnDisk:
     def close(self) -> None:
         """Lets go of the file."""
         with self._lock:
+            self._file_answers()
             self._connection.close()
 
     def known(self, keys: Collection[str]) -> dict[str, float]:
         """As :meth:`PaidAnswers.known`."""
         found: dict[str, float] = {}
         wanted = list(keys)
+        with self._lock:
+            self._file_answers()
         for start in range(0, len(wanted), _PIECE):
             piece = [bytes.fromhex(key) for key in wanted[start : start + _PIECE]]
             marks = ",".join("?" * len(piece))
@@ -83,32 +87,47 @@ class AnswersOnDisk:
         """As :meth:`PaidAnswers.sent`."""
         with self._lock:
             done = self._connection.execute(
-                "INSERT INTO calls (host, pid, sent_at, rows) VALUES (?, ?, ?, ?)",
+                "INSERT INTO sent_calls (host, pid, sent_at, rows) VALUES (?, ?, ?, ?)",
                 (self._host, self._pid, wall_clock(), rows),
             )
         return done.lastrowid or 0
 
     def answered(self, call: int, ratings: Mapping[str, float]) -> None:
-        """As :meth:`PaidAnswers.answered`."""
-        pairs = [(bytes.fromhex(key), rating) for key, rating in ratings.items()]
+        """As :meth:`PaidAnswers.answered`. One statement: the threads that call this have no time to wait in turn."""
+        text = json.dumps(dict(ratings))
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany("INSERT OR REPLACE INTO ratings VALUES (?, ?)", pairs)
-            self._connection.execute("DELETE FROM calls WHERE call = ?", (call,))
-            self._connection.execute("COMMIT")
+            if call:
+                self._connection.execute("UPDATE sent_calls SET answer = ? WHERE call = ?", (text, call))
+            else:
+                self._connection.execute(
+                    "INSERT INTO sent_calls (host, pid, sent_at, rows, answer) VALUES (?, ?, ?, ?, ?)",
+                    (self._host, self._pid, wall_clock(), len(ratings), text),
+                )
+
+    def _file_answers(self) -> None:
+        """Moves what calls were answered to where it is looked up; the caller holds the lock."""
+        if self._connection.execute("SELECT 1 FROM sent_calls WHERE answer IS NOT NULL LIMIT 1").fetchone() is None:
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        rows = self._connection.execute("SELECT call, answer FROM sent_calls WHERE answer IS NOT NULL").fetchall()
+        pairs = [(bytes.fromhex(key), rating) for _, answer in rows for key, rating in json.loads(answer).items()]
+        self._connection.executemany("INSERT OR REPLACE INTO ratings VALUES (?, ?)", pairs)
+        self._connection.executemany("DELETE FROM sent_calls WHERE call = ?", [(call,) for call, _ in rows])
+        self._connection.execute("COMMIT")
 
     def lost(self) -> list[int]:
         """As :meth:`PaidAnswers.lost`."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
-            calls = self._connection.execute("SELECT call, host, pid, sent_at, rows FROM calls").fetchall()
+            query = "SELECT call, host, pid, sent_at, rows FROM sent_calls WHERE answer IS NULL"
+            calls = self._connection.execute(query).fetchall()
             old = wall_clock() - _LONG_AGO
             dead = [
                 (call, rows)
                 for call, host, pid, sent_at, rows in calls
                 if (sent_at < old if host != self._host else not self._lives(pid))
             ]
-            self._connection.executemany("DELETE FROM calls WHERE call = ?", [(call,) for call, _ in dead])
+            self._connection.executemany("DELETE FROM sent_calls WHERE call = ?", [(call,) for call, _ in dead])
             self._connection.execute("COMMIT")
         return [rows for _, rows in dead]
 

@@ -278,7 +278,7 @@ def test_what_was_paid_outlives_the_process_and_holds_no_text(tmp_path: Path) ->
     assert first.lost() == [], "a call of a living process is not lost"
     first.answered(call, {"ab" * 32: 0.7})
     open_call = first.sent(5)
-    first._connection.execute("UPDATE calls SET pid = ? WHERE call = ?", (2**22 + 1, open_call))
+    first._connection.execute("UPDATE sent_calls SET pid = ? WHERE call = ?", (2**22 + 1, open_call))
     second = AnswersOnDisk(path)
     assert second.known(["ab" * 32, "cd" * 32]) == {"ab" * 32: 0.7}
     assert second.lost() == [5]

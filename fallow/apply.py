@@ -18,7 +18,7 @@ from fallow.errors import PlanExpiredError, PlanStateError
 from fallow.history import Change, chunks, fetch_keys, find_heads, insert_again, insert_control_rows, write_journal
 from fallow.journal import change_id, event_id, forgotten_event, forgotten_key, text_time
 from fallow.plan import PlanEntry, RetentionPlan
-from fallow.protection import COLUMNS, protection
+from fallow.protection import COLUMNS, ContractGate, ContractResult, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
 from fallow.record import basis, fingerprint, frame_of, read_record, requirements
 from fallow.retention import cited_ids, read_store
@@ -93,6 +93,7 @@ class _Suppression:
     now: int
     cited: pl.Series
     entries: dict[RecordKey, PlanEntry]
+    quarantined: Mapping[str, frozenset[str]] = field(default_factory=dict)
     applied: list[RecordKey] = field(default_factory=list)
     already: list[RecordKey] = field(default_factory=list)
     skipped: dict[RecordKey, str] = field(default_factory=dict)
@@ -112,6 +113,8 @@ class _Suppression:
             return "already" if mine else "suppressed"
         if mine:
             return "restored"
+        if key.record_id in self.quarantined.get(key.memory_type, ()):
+            return "quarantined"
         entry = self.entries[key]
         parts = basis(row, record)
         if record.retention_state == "sealed" and entry.basis["retention_state"] != "sealed":
@@ -211,6 +214,7 @@ def apply_plan(
     *,
     now: int,
     progress: Progress | None = None,
+    gate: ContractGate | None = None,
 ) -> ApplyReport:
     """Suppresses what was approved, exactly, from the stored plan (SPEC §7.3, §8). Idempotent and resumable.
 
@@ -219,8 +223,10 @@ def apply_plan(
         plan_id: an approved plan.
         now: the wall clock, microseconds; becomes suppressed_at.
         progress: called with (records settled, records approved) after each chunk.
+        gate: holds the store against its contracts; a record that breaks a must is skipped.
 
     Raises:
+        ContractBreachError: the store as a whole breaks its contract; nothing was written.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.approval.load_plan`.
         PlanExpiredError: it expired undecided.
         PlanStateError: nobody approved it, or it was rejected or superseded.
@@ -247,6 +253,10 @@ def apply_plan(
         grace_days=plan.policy("grace_days"),
         covered_rows=plan.policy("covered_rows", "protect"),
     )
+    view = read_store(provider)
+    ended = stored.state in {"applied", "stale", "closed"}
+    contracts = ContractResult() if gate is None or ended else gate(view)
+    contracts.refuse({entry.memory_type for entry in plan.entries})
     work = _Suppression(
         provider=provider,
         plan=plan,
@@ -254,8 +264,9 @@ def apply_plan(
         approver=decision.by,
         note=decision.reason,
         now=now,
-        cited=cited_ids(provider, read_store(provider), config),
+        cited=cited_ids(provider, view, config),
         entries=entries,
+        quarantined=contracts.quarantined,
     )
     report = ApplyReport(
         plan_id=plan.plan_id,
@@ -264,7 +275,6 @@ def apply_plan(
         standing=decision.standing,
     )
     size = max(1, provider.capabilities.batch_size)
-    ended = stored.state in {"applied", "stale", "closed"}
     if ended or _is_stale(work, keys, size):
         for chunk in chunks(keys, size):
             for key, row in _settled(work, chunk).items():

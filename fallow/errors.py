@@ -115,6 +115,13 @@ class PlanStateError(FallowError):
     code = "plan_state"
 
 
+class ContractBreachError(FallowError):
+    """What holds of the store as a whole no longer holds: no scope is planned or applied (SPEC §13); exit code 4."""
+
+    code = "contract_breach"
+    exit_code = 4
+
+
 class PlanExpiredError(PlanStateError):
     """The plan's approval window has passed, or its records have moved on too far; exit code 3."""
 

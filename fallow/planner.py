@@ -17,6 +17,7 @@ from fallow.approval import Decision, check_approver, decide, recently_left_out,
 from fallow.errors import RecordNotFoundError
 from fallow.history import chunks, fetch_keys
 from fallow.plan import RetentionPlan, Scope
+from fallow.protection import ContractResult
 from fallow.provider import Provider, RecordKey, Unreadable
 from fallow.record import PRIMARY_TYPES, TYPE_ALIASES
 from fallow.restore import RestoreReport, plan_keys, restore_records
@@ -52,6 +53,7 @@ def plan_scope(
     requested_by: str | None = None,
     agents: Mapping[str, Mapping[str, Any]] | None = None,
     view: StoreView | None = None,
+    contracts: ContractResult | None = None,
     opt_outs: bool = True,
     keep_empty: bool = True,
 ) -> RetentionPlan:
@@ -60,10 +62,12 @@ def plan_scope(
     Args:
         opt_outs: a whole-store plan leaves out agents that switched retention off.
         view: a store already read, when several scopes are planned in one night.
+        contracts: what data contracts found in ``view``.
         keep_empty: also store a plan without a record; a schedule over many scopes does not.
 
     Raises:
         StoreUnreadableError: there is no plan over part of a scope.
+        ContractBreachError: the store as a whole breaks its contract.
     """
     policies = AgentPolicies()
     if opt_outs and not scope.agent_id and not scope.unowned:
@@ -78,6 +82,7 @@ def plan_scope(
         left_out=recently_left_out(provider, as_of, settings.retention.left_out_days),
         policies=policies,
         view=view,
+        contracts=contracts,
     )
     if not plan.entries and not keep_empty:
         return plan

@@ -5,14 +5,51 @@ Planning asks it of a whole store, applying asks it again of a chunk; both get t
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from fallow.errors import ContractBreachError
 from fallow.record import QUARANTINING
 from fallow.settings import RetentionConfig
 from fallow.times import MICROSECONDS_PER_DAY
+
+if TYPE_CHECKING:
+    from fallow.retention import StoreView
+
+
+@dataclass(frozen=True, slots=True)
+class ContractResult:
+    """What data contracts found in a store, as far as a decision rests on it (SPEC §13).
+
+    Attributes:
+        summary: for the plan's document: the state, counts by rule, the contracts' hash; no text.
+        quarantined: by memory type, records that break a rule of severity must: they stay out of plans.
+        refusals: what no longer holds of the store as a whole, as (memory type or None for all, sentence).
+    """
+
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    quarantined: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    refusals: tuple[tuple[str | None, str], ...] = ()
+
+    def refuse(self, memory_types: Collection[str]) -> None:
+        """Raises where a broken rule over the whole store concerns one of these types.
+
+        Raises:
+            ContractBreachError: with every such sentence.
+        """
+        found = [says for name, says in self.refusals if name is None or name in memory_types]
+        if found:
+            raise ContractBreachError(
+                f"the store breaks its contract: {'; '.join(found)}",
+                hint="fallow contracts shows it; where the store is right as it is: fallow contracts --accept NAME",
+            )
+
+
+#: Holds a store that was read against its contracts: what a caller of the core hands in.
+ContractGate = Callable[["StoreView"], ContractResult]
 
 #: Reasons in the order in which the first that holds is named.
 REASONS: Final = (
@@ -48,6 +85,7 @@ def protection(
     cited: pl.Series,
     left_out: Collection[str] = (),
     held: Collection[str] = (),
+    quarantined: Collection[str] = (),
 ) -> pl.Expr:
     """The first reason that protects a record, or null, as an expression over :data:`COLUMNS`.
 
@@ -57,10 +95,14 @@ def protection(
         cited: ids cited by a readable, unsuppressed record anywhere in the store, in their one form.
         left_out: ids that an approver left out less than ``left_out_days`` ago.
         held: ids under a hold.
+        quarantined: ids of records that break a contract's must (SPEC §13).
     """
     grace = round(config.grace_days * MICROSECONDS_PER_DAY)
+    broken = pl.col("breaches").list.set_intersection(sorted(QUARANTINING)).list.len() > 0
+    if quarantined:
+        broken = broken | pl.col("record_id").is_in(list(quarantined))
     rules: list[tuple[str, pl.Expr]] = [
-        ("quarantined", pl.col("breaches").list.set_intersection(sorted(QUARANTINING)).list.len() > 0),
+        ("quarantined", broken),
         ("unknown_creation_time", pl.col("created_at").is_null()),
         ("suppressed", pl.col("retention_state") == "suppressed"),
     ]

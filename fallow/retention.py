@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from fallow.plan import DECIMALS, SCHEMA_VERSION, PlanEntry, RetentionPlan, Scope
-from fallow.protection import protection
+from fallow.protection import ContractResult, protection
 from fallow.provider import Provider, RecordKey, Unreadable
 from fallow.record import (
     PLANNING_COLUMNS,
@@ -291,6 +291,7 @@ def make_plan(
     left_out: Mapping[str, Collection[str]] | None = None,
     policies: AgentPolicies | None = None,
     view: StoreView | None = None,
+    contracts: ContractResult | None = None,
 ) -> RetentionPlan:
     """Plans which records of a scope to suppress (SPEC §6). Reads only.
 
@@ -304,14 +305,18 @@ def make_plan(
         left_out: by memory type, ids that an approver left out recently.
         policies: for a whole-store plan, the agents to leave out and to name.
         view: a store already read, when several scopes are planned in one night.
+        contracts: what data contracts found in ``view``; None where the caller holds it against none.
 
     Raises:
         StoreUnreadableError: there is no plan over part of a scope (SPEC §1.4).
+        ContractBreachError: the store as a whole breaks its contract (SPEC §13).
     """
     config, policies, left_out = settings.retention, policies or AgentPolicies(), left_out or {}
     whole_store = not scope.agent_id and not scope.unowned
     excluded = policies.off if whole_store else ()
     view = view or read_store(provider)
+    if contracts is not None:
+        contracts.refuse(config.memory_types)
     cited = cited_ids(provider, view, config)
     counts = _Counts()
     eligible: list[pl.DataFrame] = []
@@ -322,7 +327,13 @@ def make_plan(
             frame, as_of, settings.get("scoring.recency_decay_per_hour"), settings.get("scoring.default_importance")
         )
         scored = scored.with_columns(
-            protection(config, as_of, cited=cited, left_out=left_out.get(memory_type, ())),
+            protection(
+                config,
+                as_of,
+                cited=cited,
+                left_out=left_out.get(memory_type, ()),
+                quarantined=() if contracts is None else contracts.quarantined.get(memory_type, ()),
+            ),
             pl.lit(memory_type).alias("memory_type"),
         )
         counts.add(scored, config)
@@ -362,6 +373,7 @@ def make_plan(
         "blast_radius": {"share": share, "limit": config.blast_radius, "exceeded": share > config.blast_radius},
         "agents": {"left_out": list(excluded), "differing": list(policies.differing) if whole_store else []},
         "settings_problems": list(settings.problems),
+        "contracts": None if contracts is None else dict(contracts.summary),
         "requested_by": requested_by,
         "planned_at": iso(now),
         "expires_at": iso(now + round(config.expiry_hours * MICROSECONDS_PER_HOUR)),

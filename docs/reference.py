@@ -35,6 +35,8 @@ EXAMPLES = {
     "purge-cache": "fallow purge-cache --dry-run",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
+    "contracts": "fallow contracts",
+    "parity": "fallow parity --store ./memory --store ./memory",
     "conformance": "fallow conformance --store ./memory",
     "serve": "fallow serve --store ./memory",
 }
@@ -53,6 +55,7 @@ stderr. A failure is one line that says what was wrong, where, and what to do ne
 | 1 | something was wrong; nothing is half-written |
 | 2 | wrong usage |
 | 3 | the plan is stale or has expired |
+| 4 | `contracts`: a must is broken |
 | 5 | partly done: some records failed, each named |
 | 10 | `retention-plan --detailed-exitcode`: there are candidates |
 

@@ -9,8 +9,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 from pydantic import Field
 
-from fallow.errors import OtherStoreError, PlanAlteredError, PlanStateError
-from flows.outcomes import applied_state, decided_state
+from fallow.errors import ContractBreachError, OtherStoreError, PlanAlteredError, PlanStateError
+from flows.outcomes import announce_breach, applied_state, decided_state
 from tasks.applying import apply_stored
 from tasks.asking import look
 from tasks.runs import settle_waiting_runs
@@ -38,5 +38,8 @@ def apply_retention(
         state = applied_state(where, apply_stored(where, plan_id))
     except (PlanAlteredError, OtherStoreError) as error:
         return Failed(name="PlanChanged", message=f"{error}; nothing was applied")
+    except ContractBreachError as error:
+        announce_breach(where, [str(error)])
+        return Failed(name="ContractBreach", message=f"{error}; {plan_id} stays approved and was not applied")
     settle_waiting_runs(where)
     return state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from prefect.client.schemas.objects import State
@@ -27,6 +27,16 @@ def announce(what: str, plan_id: str, store: str | None) -> None:
         f"fallow.plan.{what}",
         resource={"prefect.resource.id": f"fallow.plan.{plan_id}", "prefect.resource.name": plan_id},
         payload={"plan_id": plan_id, "store": without_secrets(store or "")},
+    )
+
+
+def announce_breach(store: str | None, sentences: Sequence[str]) -> None:
+    """Emits ``fallow.contracts.breach``: what of a store as a whole breaks its contract."""
+    name = without_secrets(store or "the configured store")
+    emit_event(
+        "fallow.contracts.breach",
+        resource={"prefect.resource.id": f"fallow.store.{name}", "prefect.resource.name": name},
+        payload={"store": name, "broken": list(dict.fromkeys(sentences))[:20]},
     )
 
 

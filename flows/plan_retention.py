@@ -10,10 +10,16 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from fallow.errors import ApprovalRefusedError, OtherStoreError, PlanAlteredError, PlanNotFoundError
+from fallow.errors import (
+    ApprovalRefusedError,
+    ContractBreachError,
+    OtherStoreError,
+    PlanAlteredError,
+    PlanNotFoundError,
+)
 from fallow.plan import Scope
 from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
-from flows.outcomes import announce, applied_state, decided_state
+from flows.outcomes import announce, announce_breach, applied_state, decided_state
 from flows.this_run import ThisRun, this_run
 from tasks.applying import apply_stored
 from tasks.asking import ask_about, give_up, look, record_answer, write_form
@@ -101,7 +107,12 @@ def plan_retention(
         planned += [(name, plan) for plan in plans]
     for name, plan in planned:
         run.logger.info("%s, %s: %s", name, plan.scope, plan.note or f"{plan.planned} records in {plan.plan_id}")
+    breaches = [(name, plan) for name, plan in planned if plan.breach]
+    for name in dict.fromkeys(name for name, _ in breaches):
+        announce_breach(name, [plan.breach for where, plan in breaches if where == name])
     asked = [(name, plan.plan_id) for name, plan in planned if plan.plan_id is not None]
+    if not asked and breaches:
+        return Failed(name="ContractBreach", message="; ".join(dict.fromkeys(plan.breach for _, plan in breaches)))
     if not asked:
         notes = "; ".join(dict.fromkeys(f"{plan.scope}: {plan.note}" for _, plan in planned)) or "the store is empty"
         return Completed(name="NothingToDo", message=notes)
@@ -159,6 +170,10 @@ def _answered(store: str, plan_id: str, run: ThisRun) -> State[Any]:
     if standing.state in {"approved", "applied", "stale", "closed"}:
         if standing.state == "approved":
             announce("approved", plan_id, store)
-        return applied_state(store, apply_stored(store, plan_id))
+        try:
+            return applied_state(store, apply_stored(store, plan_id))
+        except ContractBreachError as error:
+            announce_breach(store, [str(error)])
+            return Failed(name="ContractBreach", message=f"{error}; {plan_id} stays approved and was not applied")
     announce(standing.state, plan_id, store)
     return decided_state(plan_id, standing)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from data_contracts.checking import gate
 from fallow.apply import apply_plan, close_plan
 from fallow.approval import check_approver, expire_plans, list_plans
 from fallow.errors import UsageError
@@ -23,7 +25,8 @@ FINISHING_HOURS: Final = 24
 def apply_stored(store: str | None, plan_id: str) -> dict[str, Any]:
     """Suppresses exactly what was approved, from the stored plan; run again it ends where it would have ended."""
     with open_store(store) as provider:
-        return apply_plan(provider, plan_id, now=wall_clock()).to_json()
+        now = wall_clock()
+        return apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now)).to_json()
 
 
 @step("restore")

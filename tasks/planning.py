@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.checking import gate
 from fallow.approval import StoredPlan, list_plans, plan_of_run
+from fallow.errors import ContractBreachError
 from fallow.plan import RetentionPlan, Scope
 from fallow.planner import plan_scope, settings_for
 from fallow.retention import agent_policies, read_agents, read_store, scopes_of
@@ -24,6 +26,7 @@ class ScopePlan:
         planned: records that it would suppress.
         note: why there is no plan, else empty.
         waits_in: the run in which the same question already waits for its answer.
+        breach: what of the store as a whole breaks its contract, else empty; nothing was planned.
     """
 
     scope: str
@@ -31,6 +34,7 @@ class ScopePlan:
     planned: int = 0
     note: str = ""
     waits_in: str | None = None
+    breach: str = ""
 
 
 @step("find the run's plan")
@@ -66,6 +70,7 @@ def make_plans(
         agents = read_agents(provider)
         opted_out = agent_policies(agents).off if scope is None else ()
         view = read_store(provider)
+        contracts = gate(provider, view, as_of=as_of)
         open_now = [plan for plan in list_plans(provider, now) if plan.state == "open"]
         for one in scopes_of(view) if scope is None else (scope,):
             settings = settings_for(provider, one.agent_id, options, variable=variable, agents=agents)
@@ -74,6 +79,11 @@ def make_plans(
             elif not settings.retention.enabled and not force:
                 plans.append(ScopePlan(scope=one.label, note="retention is off"))
             else:
+                try:
+                    contracts.refuse(settings.retention.memory_types)
+                except ContractBreachError as error:
+                    plans.append(ScopePlan(scope=one.label, note="the store breaks its contract", breach=str(error)))
+                    continue
                 plan = plan_scope(
                     provider,
                     settings,
@@ -83,6 +93,7 @@ def make_plans(
                     requested_by=requested_by,
                     agents=agents,
                     view=view,
+                    contracts=contracts,
                     keep_empty=False,
                 )
                 plans.append(_scope_plan(plan, open_now))

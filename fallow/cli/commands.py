@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fallow.cli import conformance, importance, operations, reflection, reinforcement, retention, serve
+from fallow.cli import conformance, contracts, importance, operations, reflection, reinforcement, retention, serve
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +29,8 @@ def register(app: typer.Typer) -> None:
         ("purge-cache", reinforcement.purge_cache),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
+        ("contracts", contracts.contracts),
+        ("parity", contracts.parity),
         ("conformance", conformance.conformance),
         ("serve", serve.serve),
     ):

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,7 @@ def demo(
 
 
 def _demo(folder: Path, as_json: bool) -> None:
+    from data_contracts.checking import gate
     from fallow.apply import apply_plan
     from fallow.approval import decide, publish
     from fallow.cli.retention import show_plan
@@ -47,6 +49,7 @@ def _demo(folder: Path, as_json: bool) -> None:
     from fallow.provider import open_provider
     from fallow.record import PRIMARY_TYPES
     from fallow.restore import plan_keys, restore_records
+    from fallow.retention import read_store
     from fallow.sample import write_sample_store
     from fallow.settings import ApprovalConfig, resolve
     from fallow.times import wall_clock
@@ -64,7 +67,11 @@ def _demo(folder: Path, as_json: bool) -> None:
         steps["rate"] = rated.to_json()
         tell(f"2. Rated: {rated.rated} records had no importance and have one now (heuristic, free).\n")
         settings = resolve({"retention.min_retention": 0.25}, environ={})
-        plan = plan_scope(provider, settings, Scope(), as_of=now, now=now, requested_by="demo")
+        view = read_store(provider)
+        contracts = gate(provider, view, as_of=now)
+        plan = plan_scope(
+            provider, settings, Scope(), as_of=now, now=now, requested_by="demo", view=view, contracts=contracts
+        )
         publish(provider, plan, now=now, expiry_hours=72)
         steps["plan"] = {"plan_id": plan.plan_id, "counts": dict(plan.counts)}
         tell("3. The plan, a dry run:\n")
@@ -84,7 +91,7 @@ def _demo(folder: Path, as_json: bool) -> None:
         )
         steps["approve"] = decision.to_json()
         tell(f"\n4. Approved by {decision.by}, who left out {spared.record_id}.")
-        report = apply_plan(provider, plan.plan_id, now=now)
+        report = apply_plan(provider, plan.plan_id, now=now, gate=partial(gate, provider, as_of=now))
         steps["apply"] = report.to_json()
         hidden = len(suppressed_records(provider))
         tell(f"5. Applied: {report.applied} suppressed and journalled; {hidden} records are hidden now.")

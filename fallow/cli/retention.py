@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,9 +62,11 @@ def retention_plan(
     as_json: Json = False,
 ) -> int:
     """Plan which records to suppress: a dry run, stored for its approval."""
+    from data_contracts.checking import gate
     from fallow.approval import publish as publish_plan
     from fallow.planner import plan_scope
     from fallow.provider import Snapshotting
+    from fallow.retention import read_store
 
     options = {
         "retention.min_retention": min_retention,
@@ -77,7 +80,17 @@ def retention_plan(
         if no_snapshot and isinstance(provider, Snapshotting):
             provider.snapshot = False
         settings = settings_of(provider, agent_id, options)
-        plan = plan_scope(provider, settings, scope, as_of=at, now=now, requested_by=requested_by)
+        view = read_store(provider)
+        plan = plan_scope(
+            provider,
+            settings,
+            scope,
+            as_of=at,
+            now=now,
+            requested_by=requested_by,
+            view=view,
+            contracts=gate(provider, view, as_of=at),
+        )
         published: dict[str, Any] = {}
         if publish and plan.entries:
             asked = publish_plan(
@@ -229,12 +242,13 @@ def retention_apply(
     as_json: Json = False,
 ) -> int:
     """Approve a plan and suppress exactly what it names, in one step."""
+    from data_contracts.checking import gate
     from fallow.apply import apply_plan
 
     now = wall_clock()
     with open_store(store) as provider:
         _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now)
-        report = apply_plan(provider, plan_id, now=now)
+        report = apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now))
         _wake_waiting_run(provider, report.plan_id)
     if as_json:
         emit(report.to_json())

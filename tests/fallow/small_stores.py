@@ -9,7 +9,9 @@ from typing import Any
 
 from fallow.plan import RetentionPlan, Scope
 from fallow.planner import plan_scope
+from fallow.protection import ContractResult
 from fallow.provider import Provider, RecordKey, open_provider
+from fallow.retention import StoreView
 from fallow.settings import resolve
 from fallow.times import MICROSECONDS_PER_DAY, iso, parse_as_of
 from tests.conftest import write_as_agent
@@ -53,11 +55,19 @@ def store(
         yield provider
 
 
-def planned(provider: Provider, *, as_of: int = NOW, scope: Scope | None = None, **options: Any) -> RetentionPlan:
+def planned(
+    provider: Provider,
+    *,
+    as_of: int = NOW,
+    scope: Scope | None = None,
+    view: StoreView | None = None,
+    contracts: ContractResult | None = None,
+    **options: Any,
+) -> RetentionPlan:
     """A stored plan over the store; options by their last name, such as ``grace_days``."""
     named = {f"{'scoring' if n in {'default_importance'} else 'retention'}.{n}": v for n, v in options.items()}
     settings = resolve(named, environ={}).replacing("store.naive_timezone", dict(provider.naive_timezone))
-    return plan_scope(provider, settings, scope or Scope(), as_of=as_of, now=as_of)
+    return plan_scope(provider, settings, scope or Scope(), as_of=as_of, now=as_of, view=view, contracts=contracts)
 
 
 def ids(plan: RetentionPlan) -> list[str]:

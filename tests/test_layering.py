@@ -164,7 +164,7 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 heavy = {{"prefect", "great_expectations", "pandas", "pyarrow", "openai", "pymongo", "oracledb", "notion_client",
-         "altair", "yaml", "scipy", "sqlalchemy", "fastapi"}}
+         "altair", "scipy", "sqlalchemy", "fastapi"}}
 print("LOADED", sorted(heavy & {{name.partition(".")[0] for name in sys.modules}}))
 """
 

@@ -83,7 +83,7 @@ def test_there_is_one_for_every_record_type_and_for_what_fallow_adds() -> None:
 def test_what_cannot_be_compiled_is_an_error(old: str, new: str) -> None:
     text = (FOLDER / "conversation_memory.odcs.yaml").read_text()
     assert old in text
-    with pytest.raises(ContractError, match="altered.odcs.yaml"):
+    with pytest.raises(ContractError, match=r"altered\.odcs\.yaml"):
         compile_contract(text.replace(old, new, 1), "altered.odcs.yaml")
 
 

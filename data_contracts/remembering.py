@@ -35,9 +35,9 @@ def last_metrics(provider: Provider) -> dict[str, dict[str, Any]]:
     return latest[1]
 
 
-def last_failures(provider: Provider) -> dict[str, int]:
-    """Failures by rule at the last recorded check: what a trend is drawn from."""
-    latest: tuple[str, dict[str, int]] = ("", {})
+def last_failures(provider: Provider) -> dict[str, int] | None:
+    """Failures by rule at the last recorded check, what a trend is drawn from; None where there was none."""
+    latest: tuple[str, dict[str, int] | None] = ("", None)
     for row in provider.find(SHARED, "learn-evt-"):
         content = content_of(row)
         payload, at = content.get("payload"), str(content.get("created_at"))

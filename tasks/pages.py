@@ -14,11 +14,14 @@ from typing import Any, Final
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.planner import Suppressed
 from fallow.provider import RecordKey
+from fallow.settings import without_secrets
 from fallow.times import iso
 
 #: A table artifact of more rows is dropped by Prefect's event log and shown empty by its UI.
 MAX_ROWS: Final = 500
 _LOWEST: Final = 10
+#: Broken rules that a contract page lists for a store.
+MAX_BROKEN: Final = 50
 _MARKS: Final = str.maketrans({mark: "\\" + mark for mark in "\\`*_{}[]()#+!|~"})
 
 
@@ -204,3 +207,69 @@ def distribution_picture(plan: RetentionPlan) -> bytes:
 def data_url(picture: bytes) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(picture).decode()
+
+
+def contracts_page(reports: Mapping[str, Mapping[str, Any]], as_of: int) -> str:
+    """What every store's contract check found: the broken rules, the trend, and the second opinion (SPEC §13)."""
+    parts = [f"# Data contracts as of {_short(iso(as_of))}"]
+    for name, report in reports.items():
+        broken = [item for item in report["findings"] if item["failures"]]
+        parts.append(f"## {escaped(without_secrets(name))}: {report['state']}")
+        parts += [f"**No scope may be planned.** {escaped(says)}" for says in report["refusals"]]
+        parts.append(f"{len(report['findings'])} rules were checked, {len(broken)} are broken.")
+        if broken:
+            shown = sorted(broken, key=lambda item: (item["severity"], -item["failures"]))[:MAX_BROKEN]
+            parts.append(
+                markdown_table(
+                    ("table", "rule", "severity", "rows", "failures", "last time", "first"),
+                    [
+                        (
+                            item["table"],
+                            item["sentence"],
+                            item["severity"],
+                            item["rows"],
+                            item["failures"],
+                            "first check" if item["before"] is None else item["before"],
+                            ", ".join(item["first_ids"][:3]),
+                        )
+                        for item in shown
+                    ],
+                )
+            )
+            if len(shown) < len(broken):
+                parts.append(f"{len(broken) - len(shown)} more broken rules are in the table.")
+        opinion = report["second_opinion"]
+        if opinion is not None:
+            parts.append(
+                f"Second opinion by Great Expectations: {opinion['agreeing']} rules counted alike, "
+                f"{len(opinion['differing'])} differently, {len(opinion['errors'])} not answered. "
+                f"Its own answer: `{report['raw_file'] or 'not kept'}`, SHA-256 `{opinion['raw_sha256']}`."
+            )
+            parts += [
+                f"- error: {escaped(rule)}: {escaped(text)}" for rule, text in list(opinion["errors"].items())[:20]
+            ]
+            parts += [
+                f"- {escaped(rule)}: {both['polars']} here, {both['gx']} there"
+                for rule, both in list(opinion["differing"].items())[:20]
+            ]
+    return "\n\n".join(parts)
+
+
+def contracts_rows(reports: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Provider x rule as a table, the broken first; cut at :data:`MAX_ROWS` rows."""
+    rows = [
+        {
+            "store": without_secrets(name),
+            "table": item["table"],
+            "rule": item["rule"],
+            "severity": item["severity"],
+            "rows": item["rows"],
+            "failures": item["failures"],
+            "last time": item["before"],
+            "first ids": ", ".join(item["first_ids"][:3]),
+        }
+        for name, report in reports.items()
+        for item in report["findings"]
+    ]
+    rows.sort(key=lambda row: (row["failures"] == 0, row["severity"]))
+    return rows[:MAX_ROWS]

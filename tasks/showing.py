@@ -46,8 +46,11 @@ def _complete_plan(plan: RetentionPlan) -> str:
 
     It is a copy to read. What is applied is the plan in the store.
     """
-    name = f"{plan.plan_id}.json"
-    text = json.dumps(plan.document, ensure_ascii=False, indent=1, sort_keys=True)
+    return write_file(f"{plan.plan_id}.json", json.dumps(plan.document, ensure_ascii=False, indent=1, sort_keys=True))
+
+
+def write_file(name: str, text: str) -> str:
+    """Writes a file where Prefect keeps results; its address, or "" where it cannot be written."""
     storage: Any = get_default_result_storage()
     try:
         storage.write_path(name, text.encode())

@@ -489,6 +489,7 @@ def display_text(row: Mapping[str, Any]) -> str:
             "instruction",
             "instructions",
             "description",
+            "user_query",
             "query_text",
             "query",
         ):

@@ -14,7 +14,7 @@ import polars as pl
 
 from fallow.history import insert_control_rows
 from fallow.importance.config import ImportanceConfig
-from fallow.importance.heuristic import Rarity, Rating
+from fallow.importance.heuristic import Rarity, Rating, asks
 from fallow.importance.rater import ImportanceRater
 from fallow.journal import control_event, ids_digest
 from fallow.plan import Scope
@@ -131,6 +131,34 @@ def rarity_of(
     return Rarity.of(texts())
 
 
+def context_of(
+    provider: Provider, memory_types: Sequence[str], scope: Scope, excluded_agents: Collection[str] = ()
+) -> tuple[Rarity, frozenset[str]]:
+    """What the heuristic needs to know of a scope, in one reading: rarity, and the messages that answer a question.
+
+    A message answers where the one before it in its thread, by creation time, asks. Only ids, times and that
+    flag are held, no text.
+    """
+    told: list[pl.DataFrame] = []
+
+    def texts() -> Iterator[str]:
+        for memory_type in memory_types:
+            for frame in read_scope(provider, memory_type, scope, excluded_agents=excluded_agents):
+                column = frame.get_column("text")
+                if memory_type == "conversation_memory":
+                    flags = [text is not None and asks(text) for text in column.to_list()]
+                    seen = frame.select("record_id", "thread_id", "created_at")
+                    told.append(seen.with_columns(pl.Series("asks", flags, dtype=pl.Boolean)))
+                yield from column.drop_nulls().to_list()
+
+    rarity = Rarity.of(texts())
+    if not told:
+        return rarity, frozenset()
+    ordered = pl.concat(told).drop_nulls("thread_id").sort("thread_id", "created_at", "record_id")
+    answering = ordered.filter(pl.col("asks").shift(1).over("thread_id").fill_null(False))
+    return rarity, frozenset(answering.get_column("record_id").to_list())
+
+
 def backfill_importance(
     provider: Provider,
     *,
@@ -161,8 +189,9 @@ def backfill_importance(
         StoreUnreadableError: a listing failed; what was rated before stays rated.
     """
     scope = scope or Scope()
+    answering: frozenset[str] = frozenset()
     if rater is None:
-        rarity = rarity_of(provider, memory_types, scope, excluded_agents)
+        rarity, answering = context_of(provider, memory_types, scope, excluded_agents)
         rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=rarity)
     report = BackfillReport(mode=rater.config.mode)
     written: list[RecordKey] = []
@@ -173,7 +202,7 @@ def backfill_importance(
             todo = to_rate(frame, report)
             for start in range(0, len(todo), size):
                 piece = todo.slice(start, size)
-                ratings = _ratings(piece, rater)
+                ratings = _ratings(piece, rater, answering if memory_type == "conversation_memory" else frozenset())
                 if dry_run:
                     for rating in ratings.values():
                         _count(report, rating)
@@ -216,9 +245,12 @@ def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: bool = Fals
     return frame.filter((~rated & ~bad) | below)
 
 
-def _ratings(frame: pl.DataFrame, rater: ImportanceRater) -> dict[str, Rating]:
+def _ratings(frame: pl.DataFrame, rater: ImportanceRater, answering: frozenset[str]) -> dict[str, Rating]:
     rows = frame.select("record_id", "text", "role", "verified").rows()
-    turns = [{"id": name, "text": text, "role": role, "verified": sure} for name, text, role, sure in rows]
+    turns = [
+        {"id": name, "text": text, "role": role, "verified": sure, "answers": name in answering}
+        for name, text, role, sure in rows
+    ]
     ratings = zip((row[0] for row in rows), rater.rate_all(turns), strict=True)
     return {name: rating for name, rating in ratings if rating.importance is not None}
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from fallow.provider import open_provider
 from fallow.reinforcement import touch_many
 from fallow.times import parse_as_of
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, record
+from tests.servers.mongodb import with_database
 
 PROCESS = """
 import sys
@@ -28,14 +32,23 @@ with open_provider(sys.argv[1]) as provider:
 """
 
 
+ROWS = [record(f"r{n}", access_count=n, last_accessed_at=days_ago(3), x_custom="kept") for n in range(5)]
+
+
 def two_processes(root: Path, times: int) -> None:
-    rows = [record(f"r{n}", access_count=n, last_accessed_at=days_ago(3), x_custom="kept") for n in range(5)]
-    write_as_agent(root, {CONVERSATION: rows, "shared_memory": []})
-    command = [sys.executable, "-c", PROCESS, str(root), str(times), str(NOW)]
+    write_as_agent(root, {CONVERSATION: ROWS, "shared_memory": []})
+    touched_twice(str(root), times)
+    check([json.loads((root / CONVERSATION / f"r{n}.json").read_text()) for n in range(5)], times)
+
+
+def touched_twice(address: str, times: int) -> None:
+    command = [sys.executable, "-c", PROCESS, address, str(times), str(NOW)]
     running = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=600) for process in running] == [0, 0]
-    for n in range(5):
-        row = json.loads((root / CONVERSATION / f"r{n}.json").read_text())
+
+
+def check(rows: list[dict[str, Any]], times: int) -> None:
+    for n, row in enumerate(rows):
         assert row["access_count"] == n + 2 * times
         assert row["x_custom"] == "kept"
         assert parse_as_of(row["last_accessed_at"]) == NOW + times - 1
@@ -48,6 +61,19 @@ def test_two_processes_count_every_touch_4(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_two_processes_count_a_thousand_touches_each_4(tmp_path: Path) -> None:
     two_processes(tmp_path / "s", 1000)
+
+
+@pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.long)])
+def test_two_processes_count_every_touch_on_mongodb_4(mongodb: str, times: int) -> None:
+    client: MongoClient[dict[str, Any]] = MongoClient(mongodb)
+    name = f"fallow-test-{uuid.uuid4().hex[:12]}"
+    try:
+        client[name][CONVERSATION].insert_many([dict(row) for row in ROWS])
+        touched_twice(with_database(mongodb, name), times)
+        check(list(client[name][CONVERSATION].find().sort("_id", 1)), times)
+    finally:
+        client.drop_database(name)
+        client.close()
 
 
 def test_what_cannot_be_touched_is_reported_and_never_created_4(tmp_path: Path) -> None:

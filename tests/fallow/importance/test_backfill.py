@@ -119,3 +119,19 @@ def test_model_ratings_of_exactly_one_are_reported_as_suspect(tmp_path: Path) ->
         tmp_path / "s", record("a", **more), sure, record("c", importance=0.9, importance_source="llm")
     ) as provider:
         assert backfill_importance(provider, now=NOW).suspect == 1
+
+
+def test_a_message_that_answers_a_question_of_its_thread_rates_higher_3_1(tmp_path: Path) -> None:
+    def said(name: str, minute: int, text: str, thread: str) -> dict[str, Any]:
+        at = f"2026-01-01T10:{minute:02d}:00Z"
+        return record(name, importance=None, content=text, thread_id=thread, timestamp=at)
+
+    told = "The blue one with the dent."
+    # Stored in another order than it was said in; "w" follows a question of another thread only.
+    talk = [said("b", 2, told, "t1"), said("a", 1, "Which car is it?", "t1"), said("w", 2, told, "t2")]
+    talk += [said("c", 3, told, "t1"), said("v", 1, "Hm.", "t2")]
+    root = tmp_path / "s"
+    with store(root, *talk) as provider:
+        backfill_importance(provider, now=NOW)
+    rated = {name: read(root, name)["importance"] for name in "bcw"}
+    assert rated["b"] > rated["c"] == rated["w"]

@@ -21,20 +21,71 @@ def demo(
         Path | None,
         typer.Option("--directory", help="Keep the sample store here; default: a temporary folder, removed."),
     ] = None,
+    store_only: Annotated[
+        bool, typer.Option("--store-only", help="Make the sample store and stop; needs --directory.")
+    ] = False,
+    in_prefect: Annotated[
+        bool, typer.Option("--serve", help="Plan it in Prefect's UI and wait there for your approval, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option("--port", help="The UI's port, with --serve.", min=1, max=65535)] = 4200,
     as_json: Json = False,
 ) -> None:
     """Make a sample store and run rate, plan, approve, apply and restore on it."""
-    if directory is None:
-        with tempfile.TemporaryDirectory(prefix="fallow-demo-") as folder:
-            _demo(Path(folder) / "store", as_json)
-    else:
-        if directory.exists() and any(directory.iterdir()):
-            raise UsageError(
-                f"{directory} is not empty", hint="name a new folder; the demo writes into no existing store"
-            )
-        _demo(directory, as_json)
-        if not as_json:
-            say(f"\nThe store stays at {directory}: try fallow plans --store {directory}")
+    if store_only and directory is None:
+        raise UsageError("--store-only keeps a store, so it needs a place", hint="add --directory ./memory")
+    if in_prefect and (store_only or as_json):
+        raise UsageError("--serve goes on until Ctrl-C", hint="leave out --store-only and --json")
+    if directory is not None and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} is not empty", hint="name a new folder; the demo writes into no existing store")
+    with tempfile.TemporaryDirectory(prefix="fallow-demo-") as folder:
+        place = Path(folder) / "store" if directory is None else directory
+        if in_prefect:
+            _demo_in_prefect(place, port)
+        elif store_only:
+            written = _sample_store(place)
+            if as_json:
+                emit({"store": {"rows": written}})
+            else:
+                say(f"A sample store at {place}: {sum(written.values())} rows an agent might have written over a year.")
+        else:
+            _demo(place, as_json)
+            if directory is not None and not as_json:
+                say(f"\nThe store stays at {directory}: try fallow plans --store {directory}")
+
+
+def _sample_store(folder: Path) -> dict[str, int]:
+    """A new sample store; how many rows of which type it holds."""
+    from fallow.provider import open_provider
+    from fallow.record import PRIMARY_TYPES
+    from fallow.sample import write_sample_store
+    from fallow.times import wall_clock
+
+    for memory_type in PRIMARY_TYPES:
+        (folder / memory_type).mkdir(parents=True, exist_ok=True)
+    with open_provider(str(folder)) as provider:
+        return dict(write_sample_store(provider, now=wall_clock()))
+
+
+def _demo_in_prefect(folder: Path, port: int) -> None:
+    """The sample store behind ``fallow serve``, with a run that plans it and waits for its approval."""
+    from fallow.cli.serve import run_pipeline
+    from fallow.importance import ImportanceConfig, ImportanceRater
+    from fallow.importance.backfill import backfill_importance
+    from fallow.provider import open_provider
+    from fallow.times import wall_clock
+
+    _sample_store(folder)
+    with open_provider(str(folder)) as provider:
+        rater = ImportanceRater(ImportanceConfig(mode="heuristic"))
+        rated = backfill_importance(provider, rater=rater, now=wall_clock())
+    say(f"A sample store at {folder}; {rated.rated} records had no importance and have one now.")
+    run_pipeline(
+        str(folder.resolve()),
+        "127.0.0.1",
+        port,
+        deployment="plan-retention/nightly",
+        parameters={"whole_store": True, "min_retention": 0.25, "force": True},
+    )
 
 
 def _demo(folder: Path, as_json: bool) -> None:
@@ -47,20 +98,16 @@ def _demo(folder: Path, as_json: bool) -> None:
     from fallow.plan import Scope
     from fallow.planner import plan_scope, suppressed_records
     from fallow.provider import open_provider
-    from fallow.record import PRIMARY_TYPES
     from fallow.restore import plan_keys, restore_records
     from fallow.retention import read_store
-    from fallow.sample import write_sample_store
     from fallow.settings import ApprovalConfig, resolve
     from fallow.times import wall_clock
 
     now = wall_clock()
     steps: dict[str, Any] = {}
     tell = (lambda _text="": None) if as_json else say
-    for memory_type in PRIMARY_TYPES:
-        (folder / memory_type).mkdir(parents=True, exist_ok=True)
+    written = _sample_store(folder)
     with open_provider(str(folder)) as provider:
-        written = write_sample_store(provider, now=now)
         steps["store"] = {"rows": written}
         tell(f"1. A sample store: {sum(written.values())} rows an agent might have written over a year.\n")
         rated = backfill_importance(provider, rater=ImportanceRater(ImportanceConfig(mode="heuristic")), now=now)

@@ -8,6 +8,7 @@ resume a waiting run.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import secrets
 import signal
@@ -15,9 +16,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -38,6 +40,17 @@ def serve(
     """Run the pipeline: a Prefect server if none is named, every deployment, a worker; until Ctrl-C.
 
     PREFECT_API_URL names a server to use instead.
+    """
+    run_pipeline(store, host, port)
+
+
+def run_pipeline(
+    store: str | None, host: str, port: int, deployment: str = "", parameters: Mapping[str, Any] | None = None
+) -> None:
+    """Serves every deployment until Ctrl-C; a run of ``deployment`` is started once all is up.
+
+    Raises:
+        FallowError: the port is taken, the server does not come up, a deployment fails, the worker ends.
     """
     deployments = Path(__file__).resolve().parents[2] / "deployments" / "prefect.yaml"
     if not deployments.is_file():
@@ -72,6 +85,9 @@ def serve(
         if not named:
             say(f"Its login and the command line's: PREFECT_API_AUTH_STRING={environment['PREFECT_API_AUTH_STRING']}")
             say(f"For fallow approve from another terminal: PREFECT_API_URL={ui}/api")
+        if deployment:
+            _run(environment, ("deployment", "run", deployment, "--params", json.dumps(parameters or {})))
+            say(f"A run of {deployment} is on its way: open it under Runs, and answer it from its menu, Resume.")
         say("Every deployment is served. Ctrl-C ends it; plans that wait go on waiting in the store.")
         sys.stdout.flush()
         try:
@@ -138,14 +154,18 @@ def _prefect(environment: dict[str, str], deployments: Path, *, named_pool: bool
     commands: list[tuple[str, ...]] = [] if named_pool else [("work-pool", "create", _POOL, "--type", "process")]
     commands.append(("deploy", "--all", "--prefect-file", str(deployments)))
     for arguments in commands:
-        done = subprocess.run(  # noqa: S603  # as above
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-            cwd=deployments.parents[1],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            note(done.stdout[-2000:] + done.stderr[-2000:])
-            raise FallowError(f"prefect {' '.join(arguments[:2])} failed", hint="its output is above")
+        _run(environment, arguments, deployments.parents[1])
+
+
+def _run(environment: dict[str, str], arguments: tuple[str, ...], folder: Path | None = None) -> None:
+    done = subprocess.run(  # noqa: S603  # as above
+        [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        note(done.stdout[-2000:] + done.stderr[-2000:])
+        raise FallowError(f"prefect {' '.join(arguments[:2])} failed", hint="its output is above")

@@ -325,6 +325,16 @@ def test_the_demo_runs_every_step(tmp_path: Path) -> None:
     assert fallow("demo", "--directory", tmp_path / "demo").returncode == 2
 
 
+def test_the_demo_can_stop_at_the_store(tmp_path: Path) -> None:
+    told = document("demo", "--directory", tmp_path / "memory", "--store-only")
+    assert told["store"]["rows"]["conversation_memory"] > 100
+    assert document("plans", "--store", tmp_path / "memory")["count"] == 0
+    assert document("retention-plan", "--store", tmp_path / "memory", "--min-retention", "0.25")["entries"]
+    for wrong in (("--store-only",), ("--serve", "--json"), ("--serve", "--store-only", "--directory", tmp_path / "x")):
+        assert fallow("demo", *wrong).returncode == 2
+    assert not (tmp_path / "x").exists()
+
+
 def test_settings_say_where_each_came_from_6_1(store: Path) -> None:
     agents = [{"_id": "a1", "agent_id": "a1", "retrieval_policy": {"retention": {"min_retention": "0.4"}}}]
     write_as_agent(store, {"agents": agents})

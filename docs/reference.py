@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from code: docs/cli.md and docs/settings.md.
+"""Writes the reference pages that follow from code: docs/cli.md, docs/settings.md and docs/api.md.
 
 python docs/reference.py          writes them
 python docs/reference.py --check  exit 1 if they are not current
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+import fallow
 from fallow.cli.app import app
 from fallow.cli.commands import register
 from fallow.settings import SETTINGS
@@ -103,7 +104,24 @@ def settings() -> str:
     return SETTINGS_INTRO + "\n".join(rows) + "\n"
 
 
-PAGES = {"cli.md": cli, "settings.md": settings}
+API_INTRO = """# Python
+
+`from fallow import …`: these names are stable, typed, and load on first use. Everything else is ours to change.
+[The agent loop](agent-loop.md) shows them at work. (As a site, this page holds their signatures and what they
+mean; in the repository, read their docstrings.)
+
+This page follows from the code: `python docs/reference.py` writes it.
+
+"""
+
+
+def api() -> str:
+    """docs/api.md: every public name, for mkdocstrings to fill in."""
+    homes = sorted(fallow._HOMES.items(), key=lambda item: item[0].lower())
+    return API_INTRO + "\n".join(f"::: {home}.{name}\n" for name, home in homes)
+
+
+PAGES = {"cli.md": cli, "settings.md": settings, "api.md": api}
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ people who hold a provider and want plan, apply, suppressed and restore in one p
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,21 +73,38 @@ def read_store(provider: Provider) -> StoreView:
     Raises:
         StoreUnreadableError: a listing failed or was cut short.
     """
-    types = {name: schema()[name] for name in PLANNING_COLUMNS}
+    types = {name: read_type(provider, name) for name in PRIMARY_TYPES}
+    return view_of(types, drops_owners=provider.capabilities.drops_owners)
+
+
+def read_type(provider: Provider, memory_type: str) -> tuple[pl.DataFrame, list[Unreadable]]:
+    """A type's records with the columns that planning reads, and what was unreadable. Raises as :func:`read_store`."""
+    pieces = [pl.DataFrame(schema={name: schema()[name] for name in PLANNING_COLUMNS})]
+    unreadable: list[Unreadable] = []
+    for batch in provider.scan(memory_type, PLANNING_COLUMNS):
+        pieces.append(batch.frame)
+        unreadable.extend(batch.unreadable)
+    return pl.concat(pieces, how="vertical"), unreadable
+
+
+def view_of(types: Mapping[str, tuple[pl.DataFrame, Sequence[Unreadable]]], *, drops_owners: bool) -> StoreView:
+    """What :func:`read_type` gave for every primary type, wherever it was read, as one view.
+
+    Args:
+        types: by memory type, in any order.
+        drops_owners: as the store's :class:`~fallow.provider.Capabilities` say.
+    """
     frames: dict[str, pl.DataFrame] = {}
     unreadable: list[Unreadable] = []
     for memory_type in PRIMARY_TYPES:
-        pieces = [pl.DataFrame(schema=types)]
-        for batch in provider.scan(memory_type, PLANNING_COLUMNS):
-            pieces.append(batch.frame)
-            unreadable.extend(batch.unreadable)
-        frame = pl.concat(pieces, how="vertical")
+        frame, torn = types[memory_type]
+        unreadable.extend(torn)
         doubled = frame.filter(pl.col("record_id").is_duplicated()).get_column("record_id").unique(maintain_order=True)
         if len(doubled):
             frame = frame.filter(~pl.col("record_id").is_duplicated())
             unreadable.extend(Unreadable(RecordKey(memory_type, name), "duplicate id") for name in doubled.to_list())
         frames[memory_type] = frame
-    if provider.capabilities.drops_owners:
+    if drops_owners:
         frames = _derive_owners(frames)
     return StoreView(frames, _cited(frames), unreadable)
 

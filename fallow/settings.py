@@ -429,6 +429,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 #: The environment's own names of settings that are read where they are used, for ``doctor`` and ``settings``.
 STORE_ENV: Final = "FALLOW_STORE"
 STORES_ENV: Final = "FALLOW_STORES"
+DASK_ENV: Final = "FALLOW_DASK_ADDRESS"
 #: Where a model's key may stand; never shown, never stored.
 MODEL_KEY_ENVS: Final = ("FALLOW_MODEL_API_KEY", "OPENAI_API_KEY")
 
@@ -437,6 +438,12 @@ def model_key(environ: Mapping[str, str] | None = None) -> str:
     """The key for the model's endpoint; empty where there is none (local endpoints need none)."""
     environ = os.environ if environ is None else environ
     return next((environ[name].strip() for name in MODEL_KEY_ENVS if environ.get(name, "").strip()), "")
+
+
+def dask_address(environ: Mapping[str, str] | None = None) -> str:
+    """The Dask scheduler that loading and rating spread over; empty where they stay in the run's own process."""
+    environ = os.environ if environ is None else environ
+    return environ.get(DASK_ENV, "").strip()
 
 
 def configured_stores(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

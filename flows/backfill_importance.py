@@ -14,9 +14,10 @@ from pydantic import Field
 
 from fallow.plan import Scope
 from fallow.times import iso
+from flows.fanning_out import rate_scopes
 from flows.this_run import this_run
 from tasks.pages import data_url
-from tasks.rating import RatingOrder, find_scopes, rate_scope
+from tasks.rating import RatingOrder, find_scopes
 from tasks.rating_pages import agreement_picture, rating_page, spread_picture
 from tasks.steps import stores_named
 
@@ -74,8 +75,7 @@ def backfill_importance(
     reports: dict[str, list[dict[str, Any]]] = {}
     for name in stores_named(store):
         named = Scope(agent_id=agent_id or None, memory_ids=tuple(memory_ids) or None)
-        scopes = [(named, ())] if agent_id or memory_ids else find_scopes(name)
-        reports[name] = [rate_scope(name, scope, excluded, asked) for scope, excluded in scopes]
+        reports[name] = rate_scopes(name, [(named, ())] if agent_id or memory_ids else find_scopes(name), asked)
     every = [report for scopes in reports.values() for report in scopes]
     if all(report["state"] == "Off" for report in every):
         return Completed(name="NothingToDo", message="rating is off: MEMORIZZ_IMPORTANCE_RATER, or run with a mode")

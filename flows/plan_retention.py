@@ -19,6 +19,7 @@ from fallow.errors import (
 )
 from fallow.plan import Scope
 from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
+from flows.fanning_out import load_shards
 from flows.outcomes import announce, announce_breach, applied_state, decided_state
 from flows.this_run import ThisRun, this_run
 from tasks.applying import apply_stored
@@ -103,6 +104,7 @@ def plan_retention(
             options=options,
             force=force,
             requested_by=requested_by or None,
+            shards=load_shards(name),
         )
         planned += [(name, plan) for plan in plans]
     for name, plan in planned:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fallow.plan import RetentionPlan, Scope
 from fallow.planner import plan_scope, settings_for
 from fallow.retention import agent_policies, read_agents, read_store, scopes_of
 from fallow.times import wall_clock
+from tasks.shards import Shard, view_of_shards
 from tasks.steps import open_store, settings_variable, step
 
 
@@ -58,18 +59,20 @@ def make_plans(
     options: Mapping[str, Any],
     force: bool,
     requested_by: str | None,
+    shards: Sequence[Shard] = (),
 ) -> list[ScopePlan]:
     """Plans one scope, or (None) each agent's and the unowned records', over one reading of the store.
 
     Every scope has its own policy. Where retention is off nothing is planned, unless ``force`` asks; an agent
-    that switched retention off itself is planned only where the run names it (SPEC §6.4).
+    that switched retention off itself is planned only where the run names it (SPEC §6.4). ``shards`` is the store
+    as others have read it for this run; without it the step reads it itself.
     """
     variable, now = settings_variable(), wall_clock()
     plans: list[ScopePlan] = []
     with open_store(store, options) as provider:
         agents = read_agents(provider)
         opted_out = agent_policies(agents).off if scope is None else ()
-        view = read_store(provider)
+        view = view_of_shards(shards, provider) if shards else read_store(provider)
         contracts = gate(provider, view, as_of=as_of)
         open_now = [plan for plan in list_plans(provider, now) if plan.state == "open"]
         for one in scopes_of(view) if scope is None else (scope,):

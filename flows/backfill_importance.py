@@ -13,8 +13,10 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from fallow.plan import Scope
+from fallow.settings import without_secrets
 from fallow.times import iso
 from flows.fanning_out import rate_scopes
+from flows.outcomes import tell
 from flows.this_run import this_run
 from tasks.pages import data_url
 from tasks.rating import RatingOrder, find_scopes
@@ -79,8 +81,19 @@ def backfill_importance(
     every = [report for scopes in reports.values() for report in scopes]
     if all(report["state"] == "Off" for report in every):
         return Completed(name="NothingToDo", message="rating is off: MEMORIZZ_IMPORTANCE_RATER, or run with a mode")
-    show(reports, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    show(reports, seconds)
+    for name, rated in reports.items():
+        where = without_secrets(name)
+        tell("fallow.importance.rated", f"fallow.store.{where}", where, counts_of(where, rated, seconds, dry_run))
     return end_state(every, dry_run)
+
+
+def counts_of(store: str, reports: Sequence[Mapping[str, Any]], seconds: float, dry_run: bool) -> dict[str, Any]:
+    """The numbers of a store's backfill, for its event."""
+    names = ("rated", "upgraded", "raised", "calls")
+    numbers = {name: sum(report.get(name, 0) for report in reports) for name in names}
+    return {"store": store, **numbers, "seconds": round(seconds, 1), "dry_run": dry_run}
 
 
 def show(reports: Mapping[str, Sequence[Mapping[str, Any]]], seconds: float) -> None:

@@ -147,8 +147,7 @@ def _answered(store: str, plan_id: str, run: ThisRun) -> State[Any]:
         return Completed(name="Superseded", message=f"{plan_id} is asked about elsewhere")
     shown = forms_shown(run.id, KEY)
     if standing.state == "open" and not shown:
-        show_plan(store, plan_id)
-        announce("awaiting-approval", plan_id, store)
+        announce("awaiting-approval", plan_id, store, show_plan(store, plan_id))
     attempt, refusal = max(1, shown), ""
     while standing.state == "open":
         if attempt > MAX_ANSWERS:
@@ -171,11 +170,11 @@ def _answered(store: str, plan_id: str, run: ThisRun) -> State[Any]:
         standing = look(store, plan_id)
     if standing.state in {"approved", "applied", "stale", "closed"}:
         if standing.state == "approved":
-            announce("approved", plan_id, store)
+            announce("approved", plan_id, store, {"approved_by": standing.by})
         try:
             return applied_state(store, apply_stored(store, plan_id))
         except ContractBreachError as error:
             announce_breach(store, [str(error)])
             return Failed(name="ContractBreach", message=f"{error}; {plan_id} stays approved and was not applied")
-    announce(standing.state, plan_id, store)
+    announce(standing.state, plan_id, store, {"by": standing.by})
     return decided_state(plan_id, standing)

@@ -10,7 +10,9 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
+from fallow.settings import without_secrets
 from fallow.times import iso, wall_clock
+from flows.outcomes import tell
 from flows.this_run import this_run
 from tasks.caching import purge_cache
 from tasks.steps import stores_named
@@ -36,6 +38,13 @@ def purge_semantic_cache(store: str | None = None, merge_duplicates: bool = True
     field = "to_remove" if dry_run else "removed"
     number = sum(len(report[field]) for report in reports.values())
     message = f"{number} {'entry' if number == 1 else 'entries'} {verb}"
+    for name, report in reports.items():
+        tell(
+            "fallow.cache.purged",
+            f"fallow.store.{without_secrets(name)}",
+            without_secrets(name),
+            {"scanned": report["scanned"], "expired": len(report["expired"]), "removed": len(report["removed"])},
+        )
     if all(report["state"] == "NothingToDo" for report in reports.values()):
         return Completed(name="NothingToDo", message=message)
     return Completed(message=message)

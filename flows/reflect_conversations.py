@@ -11,7 +11,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
+from fallow.settings import without_secrets
 from fallow.times import iso
+from flows.outcomes import tell
 from flows.this_run import this_run
 from tasks.reflecting import reflect_on
 from tasks.steps import stores_named
@@ -53,6 +55,16 @@ def reflect_conversations(
     failed = [item for item in reached if item["failure"]]
     attention = [item for item in failed if item["needs_attention"]]
     message = f"{summaries} summaries over {sum(item['covered'] for item in reached)} rows"
+    for name, report in reports.items():
+        done = report["reached"]
+        numbers = {
+            "conversations": report["conversations"],
+            "reached": len(done),
+            "summaries": sum(len(item["summaries"]) for item in done),
+            "failed": sum(1 for item in done if item["failure"]),
+        }
+        where = without_secrets(name)
+        tell("fallow.reflection.finished", f"fallow.store.{where}", where, {"store": where, **numbers})
     if attention:
         return Failed(
             name="NeedsAttention",

@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from fallow.errors import UsageError
-from flows.outcomes import announce
+from flows.outcomes import announce, counts_of
 from tasks.applying import restore_stored
 from tasks.showing import show_report
 
@@ -43,5 +43,5 @@ def restore_memories(
         return Failed(name="PartiallyApplied", message=message)
     if not report["applied"]:
         return Completed(name="NothingToDo", message=message)
-    announce("restored", plan_id or "records", store)
+    announce("restored", plan_id or "records", store, counts_of(report))
     return Completed(name="Applied", message=message)

@@ -12,7 +12,7 @@ from prefect.results import get_default_result_storage
 from fallow.approval import load_plan, stored_plan
 from fallow.plan import RetentionPlan
 from fallow.planner import settings_for, suppressed_records
-from fallow.times import wall_clock
+from fallow.times import iso, wall_clock
 from tasks.pages import (
     data_url,
     distribution_picture,
@@ -26,8 +26,12 @@ from tasks.steps import open_store, settings_variable, step
 
 
 @step("show the plan")
-def show_plan(store: str | None, plan_id: str) -> None:
-    """The plan's page, its lowest rows, its distribution, and the complete plan as a file."""
+def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
+    """The plan's page, its lowest rows, its distribution, and the complete plan as a file.
+
+    Returns:
+        The plan's scope and counts, for the event that asks for its approval.
+    """
     variable = settings_variable()
     with open_store(store) as provider:
         plan = load_plan(provider, plan_id)
@@ -39,6 +43,10 @@ def show_plan(store: str | None, plan_id: str) -> None:
     create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
     create_table_artifact(plan_rows(plan.entries), key="retention-plan-records", description=plan_id)
     create_image_artifact(data_url(picture), key="retention-distribution", description=plan_id)
+    names = ("scanned", "eligible", "planned", "deferred")
+    numbers = {name: plan.counts[name] for name in names}
+    share = round(plan.document["blast_radius"]["share"], 4)
+    return {"scope": plan.scope.label, **numbers, "share": share, "expires_at": iso(stored.expires_at)}
 
 
 def _complete_plan(plan: RetentionPlan) -> str:

@@ -156,3 +156,12 @@ def mongodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with mongodb_server(tmp_path_factory.mktemp("mongodb")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[Any]:
+    """What stands in for Oracle, one for all tests of a session; skips where PostgreSQL is missing."""
+    from tests.servers.oracle_standin import oracle_standin
+
+    with oracle_standin() as standin:
+        yield standin

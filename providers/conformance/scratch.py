@@ -147,6 +147,10 @@ def scratch_backend(uri: str) -> Backend:
         from providers.conformance.scratch_mongodb import MongoDBBackend
 
         return MongoDBBackend(uri)
+    if kind == "oracle":
+        from providers.conformance.scratch_oracle import OracleBackend
+
+        return OracleBackend.at(uri)
     raise ProviderMissingError(
         f"no scratch store can be made for a store of kind {kind}",
         hint="the kit's own tests run it against a stand-in of that kind",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from providers.conformance.gaps import GAPS
 from providers.conformance.kit import Fault, Gap
 from providers.conformance.scratch import FilesystemBackend
 from providers.conformance.scratch_mongodb import MongoDBBackend
+from providers.conformance.scratch_oracle import OracleBackend, OracleStore
 from providers.notion_pages import page_properties
 from tests.providers import notion_fake
 from tests.providers.notion_world import World, world
@@ -114,8 +116,41 @@ class NotionBackend:
             yield NotionStore(made)
 
 
-def backend(name: str, folder: Path, mongodb: str = "") -> Any:
+class StandinStore(OracleStore):
+    """Scratch tables in the stand-in, which can be broken and hold two rows of one id."""
+
+    standin: Any = None
+
+    @contextmanager
+    def fault(self, kind: Fault) -> Iterator[None]:
+        self.standin.fault = kind
+        try:
+            yield
+        finally:
+            self.standin.fault = ""
+
+
+class StandinBackend(OracleBackend):
+    """The kit on what stands in for Oracle (tests/servers/oracle_standin.py), or on ORACLE_DSN where it is set."""
+
+    faults = frozenset({"down", "denied", "read_only", "slow", "cut", "old"})
+
+    def __init__(self, standin: Any) -> None:
+        super().__init__(standin.pool, "MEMORIZZ")
+        self._standin = standin
+        self.secrets = (standin.PASSWORD,)
+
+    def made(self, prefix: str) -> StandinStore:
+        store = StandinStore(self._pool, self._schema, prefix)
+        store.standin = self._standin
+        return store
+
+
+def backend(name: str, folder: Path, mongodb: str = "", oracle: Any = None) -> Any:
     """The backend of that name, working beneath the folder."""
+    if name == "oracle":
+        named = os.environ.get("ORACLE_DSN")
+        return OracleBackend.at(named) if named else StandinBackend(oracle)
     if name == "mongodb":
         return MongoDBBackend(mongodb)
     return {"filesystem": FilesystemBackend, "notion": NotionBackend}[name](folder)

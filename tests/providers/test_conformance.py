@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from providers.conformance import CHECKS, GAPS, run_check
 from tests.providers.backends import backend
 
-BACKENDS = ("filesystem", "notion", "mongodb")
+BACKENDS = ("filesystem", "notion", "mongodb", "oracle")
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -17,7 +18,8 @@ BACKENDS = ("filesystem", "notion", "mongodb")
 def test_conformance(kind: str, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """SPEC §12: one suite, every provider; a declared gap must fail as declared."""
     address = request.getfixturevalue("mongodb") if kind == "mongodb" else ""
-    result = run_check(CHECKS[name], backend(kind, tmp_path, address))
+    oracle = request.getfixturevalue("oracle") if kind == "oracle" and not os.environ.get("ORACLE_DSN") else None
+    result = run_check(CHECKS[name], backend(kind, tmp_path, address, oracle))
     if not result.good:
         raise AssertionError(f"{kind}: {result.check.holds}: {result.detail}") from result.error
 

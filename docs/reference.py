@@ -34,6 +34,7 @@ EXAMPLES = {
     "reflect": "fallow reflect --dry-run",
     "touch": "fallow touch 42 43 --memory-type conversation_memory",
     "purge-cache": "fallow purge-cache --dry-run",
+    "operator": "fallow operator keygen --key ada.pem",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
     "contracts": "fallow contracts",

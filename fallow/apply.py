@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from fallow.approval import MAX_NOTE, cut, load_plan, stored_plan
+from fallow.approval import MAX_NOTE, check_recorded, cut, load_plan, stored_plan
 from fallow.errors import PlanExpiredError, PlanStateError
 from fallow.history import Change, chunks, fetch_keys, find_heads, insert_again, insert_control_rows, write_journal
 from fallow.journal import change_id, event_id, forgotten_event, forgotten_key, text_time
@@ -22,7 +22,7 @@ from fallow.protection import COLUMNS, ContractGate, ContractResult, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
 from fallow.record import basis, fingerprint, frame_of, read_record, requirements
 from fallow.retention import cited_ids, read_store
-from fallow.settings import RetentionConfig
+from fallow.settings import ApprovalConfig, RetentionConfig, resolve
 from fallow.times import iso, parse_time
 
 ApplyState = Literal["Applied", "PartiallyApplied", "Stale", "Closed", "NothingToDo"]
@@ -215,6 +215,7 @@ def apply_plan(
     now: int,
     progress: Progress | None = None,
     gate: ContractGate | None = None,
+    approval: ApprovalConfig | None = None,
 ) -> ApplyReport:
     """Suppresses what was approved, exactly, from the stored plan (SPEC §7.3, §8). Idempotent and resumable.
 
@@ -224,12 +225,14 @@ def apply_plan(
         now: the wall clock, microseconds; becomes suppressed_at.
         progress: called with (records settled, records approved) after each chunk.
         gate: holds the store against its contracts; a record that breaks a must is skipped.
+        approval: who may approve and whether it must be signed; None: as the environment says.
 
     Raises:
         ContractBreachError: the store as a whole breaks its contract; nothing was written.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.approval.load_plan`.
         PlanExpiredError: it expired undecided.
         PlanStateError: nobody approved it, or it was rejected or superseded.
+        SignatureRefusedError: its approval's signature does not hold, or is missing where it must not be.
     """
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
@@ -243,6 +246,9 @@ def apply_plan(
         raise PlanStateError(f"{plan.plan_id} {state}", hint="fallow approve records a decision; nothing was written")
     if decision.document_sha256 != plan.document_sha256:
         raise PlanStateError(f"the approval of {plan.plan_id} is for another document", hint="plan again")
+    ended = stored.state in {"applied", "stale", "closed"}
+    if not ended:
+        check_recorded(plan, stored, resolve().approval if approval is None else approval)
     left_out = set(decision.leave_out)
     entries = {entry.key: entry for entry in plan.entries if entry.key not in left_out}
     keys = list(entries)
@@ -254,7 +260,6 @@ def apply_plan(
         covered_rows=plan.policy("covered_rows", "protect"),
     )
     view = read_store(provider)
-    ended = stored.state in {"applied", "stale", "closed"}
     contracts = ContractResult() if gate is None or ended else gate(view)
     contracts.refuse({entry.memory_type for entry in plan.entries})
     work = _Suppression(

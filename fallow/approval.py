@@ -12,8 +12,9 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from fallow.configured_files import registered_operators
 from fallow.errors import (
     ApprovalRefusedError,
     OtherStoreError,
@@ -28,7 +29,11 @@ from fallow.plan import PLAN_ID_PREFIX, RetentionPlan, Scope
 from fallow.provider import Provider, RecordKey, Row, Unreadable
 from fallow.record import PRIMARY_TYPES
 from fallow.settings import ApprovalConfig
+from fallow.signatures import Statement, compare, refused, sign, validity, verify_signature
 from fallow.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR, iso, parse_time
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 HEAD: Final = "fallow-plan-"
 PART: Final = "fallow-planpart-"
@@ -51,7 +56,7 @@ class Decision:
     """What was decided about a plan, as it was recorded before anything was acted on (SPEC §7.3).
 
     ``standing`` says how far the name can be trusted: ``claimed``, ``claimed, no approvers configured``,
-    or ``signed``.
+    or ``signed``; ``signature`` is then the signed approval itself, which applying verifies again.
     """
 
     plan_id: str
@@ -63,10 +68,12 @@ class Decision:
     standing: str
     leave_out: tuple[RecordKey, ...] = ()
     count: int | None = None
+    signature: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the decision's row carries it."""
         return {
+            **({} if self.signature is None else {"signature": self.signature}),
             "plan_id": self.plan_id,
             "decision": self.verdict,
             "by": self.by,
@@ -93,6 +100,7 @@ class StoredPlan:
     item_set: str
     wide: bool
     requested_by: str | None
+    requesters: tuple[str, ...]
     store_identity: str
     parts: tuple[str, ...]
     generation: int
@@ -148,7 +156,7 @@ def store_plan(provider: Provider, plan: RetentionPlan) -> RetentionPlan:
     short, digest = _short(plan.plan_id), plan.document_sha256
     head = provider.fetch(SHARED, [HEAD + short]).get(HEAD + short)
     if head is None:
-        text = json.dumps(plan.document, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        text = _document_text(plan.document)
         limit = provider.capabilities.max_row_bytes
         size = len(text) if limit is None else max(1, limit // 8)
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
@@ -200,6 +208,11 @@ def _head(provider: Provider, plan_id: str) -> dict[str, Any]:
     return content
 
 
+def _document_text(document: Mapping[str, Any]) -> str:
+    """The one text that a document is stored as: a stored plan is the same down to the byte, or it is refused."""
+    return json.dumps(document, ensure_ascii=False, sort_keys=True, allow_nan=False)
+
+
 def _read_document(provider: Provider, head: Mapping[str, Any]) -> RetentionPlan:
     parts = [str(name) for name in head.get("parts") or ()]
     rows = provider.fetch(SHARED, parts)
@@ -210,16 +223,44 @@ def _read_document(provider: Provider, head: Mapping[str, Any]) -> RetentionPlan
         if not isinstance(text, str):
             raise PlanAlteredError(f"a part of {head.get('plan_id')} is missing or torn", hint="plan again")
         pieces.append(text)
+    text = "".join(pieces)
     try:
-        document = json.loads("".join(pieces))
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise PlanAlteredError(
             f"the stored document of {head.get('plan_id')} is torn", hint="it was altered after planning; plan again"
         ) from None
     plan = RetentionPlan.from_document(document)
+    if _document_text(document) != text:
+        raise PlanAlteredError(
+            f"the stored text of {head.get('plan_id')} is not as it was written",
+            hint="it was altered after planning; plan again",
+        )
     if plan.plan_id != head.get("plan_id") or plan.document_sha256 != head.get("document_sha256"):
         raise PlanAlteredError(f"the head of {head.get('plan_id')} names another document", hint="plan again")
     return plan
+
+
+def _check_head(head: Mapping[str, Any], plan: RetentionPlan) -> None:
+    """A head repeats its document for listings, and decides nothing by itself."""
+    document = plan.document
+    repeated = {
+        "document_sha256": plan.document_sha256,
+        "as_of": document["as_of"],
+        "planned_at": document["planned_at"],
+        "expires_at": document["expires_at"],
+        "planned": len(plan.entries),
+        "item_set": plan.item_set,
+        "wide": plan.wide,
+        "requested_by": document.get("requested_by"),
+        "store_identity": plan.store_identity,
+    }
+    wrong = [name for name, value in repeated.items() if head.get(name) != value]
+    if wrong or Scope.from_json(head.get("scope") or {}) != plan.scope:
+        raise PlanAlteredError(
+            f"the stored head of {plan.plan_id} does not match its document: {', '.join(wrong) or 'scope'}",
+            hint="it was altered after planning; plan again",
+        )
 
 
 def load_plan(provider: Provider, plan_id: str) -> RetentionPlan:
@@ -231,7 +272,9 @@ def load_plan(provider: Provider, plan_id: str) -> RetentionPlan:
         OtherStoreError: it was made for another store.
     """
     plan_id = check_plan_id(plan_id)
-    plan = _read_document(provider, _head(provider, plan_id))
+    head = _head(provider, plan_id)
+    plan = _read_document(provider, head)
+    _check_head(head, plan)
     event = provider.fetch(SHARED, [planned_event(plan)["_id"]]).get(planned_event(plan)["_id"])
     if event is None or isinstance(event, Unreadable):
         raise PlanNotFoundError(f"{plan_id} was never completely stored", hint="plan again; nothing was written by it")
@@ -339,6 +382,9 @@ def _stored(
         requested_by=head.get("requested_by")
         if latest is None
         else latest.get("requested_by") or head.get("requested_by"),
+        requesters=tuple(
+            dict.fromkeys(str(item["requested_by"]) for item in (head, *openings) if item.get("requested_by"))
+        ),
         store_identity=str(head["store_identity"]),
         parts=tuple(head["parts"]),
         generation=generation,
@@ -361,6 +407,7 @@ def _decision(content: Mapping[str, Any]) -> Decision:
         standing=str(content.get("standing") or "claimed"),
         leave_out=tuple(RecordKey(*pair) for pair in content.get("leave_out") or ()),
         count=content.get("count"),
+        signature=None if content.get("signature") is None else str(content["signature"]),
     )
 
 
@@ -528,8 +575,10 @@ def expire_plans(provider: Provider, now: int) -> list[StoredPlan]:
     return expired
 
 
-def check_approver(name: str, approval: ApprovalConfig, *, requested_by: str | None = None) -> tuple[str, str]:
+def check_approver(name: str, approval: ApprovalConfig, *, requesters: Iterable[str] = ()) -> tuple[str, str]:
     """The approver's name, trimmed, and how far it can be trusted (SPEC §7.4).
+
+    ``requesters`` are all who ever asked for the plan: where four eyes are set, none of them approves it.
 
     Raises:
         ApprovalRefusedError: blank, too long, not on the list, or the one who asked.
@@ -544,7 +593,8 @@ def check_approver(name: str, approval: ApprovalConfig, *, requested_by: str | N
         raise ApprovalRefusedError(
             f"'{text[:60]}' is not an approver here", hint="FALLOW_APPROVERS names who may approve; nothing was written"
         )
-    if approval.four_eyes and requested_by and unicodedata.normalize("NFC", requested_by).strip() == text:
+    asked = {unicodedata.normalize("NFC", item).strip().casefold() for item in requesters}
+    if approval.four_eyes and text.casefold() in asked:
         raise ApprovalRefusedError(
             f"'{text[:60]}' requested this plan and may not approve it",
             hint="FALLOW_FOUR_EYES asks for a second person",
@@ -600,24 +650,45 @@ def decide(
     count: int | None = None,
     approval: ApprovalConfig,
     now: int,
+    signature: str | None = None,
 ) -> Decision:
     """Records a named human's decision, before anything is acted on (SPEC §7). Nothing else is written.
 
     The same decision again is the recorded one. ``count`` repeats the number of planned records, before
-    leave-outs; a plan over the blast radius demands it (SPEC §6.8).
+    leave-outs; a plan over the blast radius demands it (SPEC §6.8). With a ``signature``
+    (:func:`sign_decision`) everything must be as it was signed; reason, leave-outs and count that are not
+    given are those that were signed.
 
     Raises:
         ApprovalRefusedError: approver, count or leave-outs do not fit.
+        SignatureRefusedError: the signature does not hold, or is missing where approvals must be signed.
         PlanExpiredError: the plan's time has passed.
         PlanStateError: it is superseded, or decided otherwise.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`.
     """
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
-    name, standing = check_approver(approved_by, approval, requested_by=stored.requested_by)
+    name, standing = check_approver(approved_by, approval, requesters=stored.requesters)
     keys = resolve_leave_out(plan, leave_out) if verdict == "approved" else ()
+    reason = cut(reason.strip(), MAX_NOTE)
+    if signature is not None and signature.strip():
+        signature = signature.strip()
+        statement = _verified(signature, approval, now)
+        reason, standing = reason or statement.reason, "signed"
+        if not keys:
+            keys = resolve_leave_out(plan, [RecordKey(*pair) for pair in statement.leave_out])
+        compare(statement, _signed_about(stored, plan, verdict, name, reason, keys, count))
+        count = statement.count
+    else:
+        signature = None
     if verdict == "approved":
         _check_count(plan, count)
+        if signature is None and approval.require_signed:
+            raise refused(
+                "unsigned",
+                "approvals must be signed here, and this one is a name alone",
+                "fallow approve --key FILE signs it; nothing was written",
+            )
     if stored.decision is not None:
         standing_decision = _same_again(stored, verdict, keys)
         insert_again(provider, [_decision_id(stored)])
@@ -630,17 +701,108 @@ def decide(
         plan_id=plan.plan_id,
         verdict=verdict,
         by=name,
-        reason=cut(reason.strip(), MAX_NOTE),
+        reason=reason,
         decided_at=now,
         document_sha256=plan.document_sha256,
         standing=standing,
         leave_out=keys,
         count=count,
+        signature=signature,
     )
     recorded = _record(provider, stored, decision)
     if recorded != decision:
         return _same_again(stored_plan(provider, plan.plan_id, now), verdict, keys)
     return recorded
+
+
+def _verified(signature: str, approval: ApprovalConfig, at: int) -> Statement:
+    return verify_signature(signature, registered_operators(approval), at=at)[0]
+
+
+def _signed_about(
+    stored: StoredPlan,
+    plan: RetentionPlan,
+    verdict: str,
+    by: str,
+    reason: str,
+    leave_out: Sequence[RecordKey],
+    count: int | None,
+) -> dict[str, Any]:
+    """What a signature about this decision must say."""
+    return {
+        "plan_id": plan.plan_id,
+        "document_sha256": plan.document_sha256,
+        "store_identity": plan.store_identity,
+        "generation": stored.generation,
+        "decision": verdict,
+        "leave_out": tuple((key.memory_type, key.record_id) for key in leave_out),
+        "count": len(plan.entries) if count is None else count,
+        "by": by,
+        "reason": reason,
+    }
+
+
+def sign_decision(
+    provider: Provider,
+    plan_id: str,
+    *,
+    verdict: Literal["approved", "rejected"],
+    approved_by: str,
+    reason: str = "",
+    leave_out: Iterable[str | RecordKey] = (),
+    key: Ed25519PrivateKey,
+    now: int,
+) -> str:
+    """Signs a decision about the stored plan as it stands here; nothing is written (SPEC §7).
+
+    The text it returns is what :func:`decide` takes as ``signature``, here or through the approval's form. It
+    holds for a day at most, and never past its plan.
+
+    Raises:
+        ApprovalRefusedError: nobody is named, or a record to leave out is not in the plan.
+        PlanExpiredError: the plan's time has passed.
+        PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`.
+    """
+    plan = load_plan(provider, plan_id)
+    stored = stored_plan(provider, plan.plan_id, now)
+    name, _ = check_approver(approved_by, ApprovalConfig())
+    keys = resolve_leave_out(plan, leave_out) if verdict == "approved" else ()
+    if stored.decision is None and stored.state == "expired":
+        raise PlanExpiredError(f"{plan.plan_id} expired at {iso(stored.expires_at)}", hint="plan again")
+    wanted = _signed_about(stored, plan, verdict, name, cut(reason.strip(), MAX_NOTE), keys, None)
+    until = validity(now, None if stored.decision is not None else stored.expires_at)
+    return sign(Statement(**wanted, signed_at=now, expires_at=until), key)
+
+
+def check_recorded(plan: RetentionPlan, stored: StoredPlan, approval: ApprovalConfig) -> None:
+    """Verifies a recorded approval once more before anything is written by it (SPEC §7.3).
+
+    A row of the store is not proof: where it says that it was signed, or must have been, the signature is
+    held against the registered operators and against every field of the row.
+
+    Raises:
+        SignatureRefusedError: it does not hold, or there is none where approvals must be signed.
+        ApprovalRefusedError: the one who approved is one who asked, where four eyes are set.
+    """
+    decision = stored.decision
+    if decision is None:
+        return
+    if decision.signature is None and decision.standing != "signed":
+        if approval.require_signed:
+            raise refused(
+                "unsigned",
+                f"the approval of {plan.plan_id} is a name alone, and approvals must be signed here",
+                "plan again and sign the approval; nothing was written",
+            )
+        return
+    statement = _verified(decision.signature or "", approval, decision.decided_at)
+    compare(
+        statement,
+        _signed_about(stored, plan, decision.verdict, decision.by, decision.reason, decision.leave_out, decision.count),
+    )
+    check_approver(
+        decision.by, ApprovalConfig(four_eyes=approval.four_eyes, approvers=()), requesters=stored.requesters
+    )
 
 
 def _check_count(plan: RetentionPlan, count: int | None) -> None:
@@ -673,6 +835,16 @@ def _same_again(stored: StoredPlan, verdict: str, leave_out: tuple[RecordKey, ..
         f"{stored.plan_id} was already {decision.verdict} by {decision.by} at {iso(decision.decided_at)}",
         hint="the recorded decision stands; plan again for a new one",
     )
+
+
+def standings_of(provider: Provider) -> dict[str, str]:
+    """By plan id, how far the name on its approval can be trusted: ``claimed`` or ``signed``."""
+    contents = [content_of(row) for row in provider.find(SHARED, DECISION)]
+    return {
+        str(item.get("plan_id")): str(item.get("standing") or "claimed")
+        for item in contents
+        if item.get("decision") == "approved"
+    }
 
 
 def recently_left_out(provider: Provider, as_of: int, days: float) -> dict[str, set[str]]:

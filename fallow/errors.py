@@ -109,6 +109,35 @@ class ApprovalRefusedError(FallowError):
     code = "approval_refused"
 
 
+class SignatureRefusedError(ApprovalRefusedError):
+    """A signed approval that does not hold; ``reason`` is one word for why (SPEC §7, :mod:`fallow.signatures`)."""
+
+    code = "signature_refused"
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class OperatorError(FallowError):
+    """An operator's key or the register of operators cannot be used."""
+
+    code = "operator"
+
+
+class StoppedError(FallowError):
+    """The stop switch is on: what is written is journalled, the rest waits; exit code 6."""
+
+    code = "stopped"
+    exit_code = 6
+
+
+class HoldError(FallowError):
+    """A hold that names nothing, nobody or no reason, or is not there."""
+
+    code = "hold"
+
+
 class PlanStateError(FallowError):
     """The plan is in a state that does not allow this: expired, superseded, rejected, already decided."""
 

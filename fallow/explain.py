@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from fallow.approval import list_plans, load_plan, recently_left_out
+from fallow.approval import list_plans, load_plan, recently_left_out, standings_of
 from fallow.errors import FallowError, RecordNotFoundError, UsageError
 from fallow.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.plan import Scope
@@ -160,17 +160,30 @@ def _plans(provider: Provider, record_id: str, kind: str, now: int) -> list[dict
             continue
         entry = next((item for item in plan.entries if item.record_id == record_id and item.memory_type == kind), None)
         if entry is not None:
-            touching.append({"plan_id": stored.plan_id, "state": stored.state, "reason": entry.reason})
+            decision = stored.decision
+            touching.append(
+                {
+                    "plan_id": stored.plan_id,
+                    "state": stored.state,
+                    "reason": entry.reason,
+                    "by": None if decision is None else decision.by,
+                    "standing": None if decision is None else decision.standing,
+                }
+            )
     return touching
 
 
 def _journal(provider: Provider, record_id: str, kind: str) -> list[dict[str, Any]]:
+    standings = standings_of(provider)
     entries = [
         {
             "at": str(content.get("created_at")),
             "action": str(content.get("action")),
             "actor": str(content.get("actor")),
-            "source": str(content.get("source")),
+            "source": (source := str(content.get("source"))),
+            "standing": "claimed"
+            if source == "forgetting:unsuppress"
+            else standings.get(source.removeprefix("forgetting:")),
             "changed_fields": content.get("changed_fields") or [],
         }
         for row in provider.find(SHARED, CHANGE_PREFIX)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from fallow.apply import ApplyReport, Progress, apply_plan
-from fallow.approval import Decision, check_approver, decide, recently_left_out, reopen, store_plan
+from fallow.approval import Decision, check_approver, decide, recently_left_out, reopen, standings_of, store_plan
 from fallow.errors import RecordNotFoundError
 from fallow.history import chunks, fetch_keys
 from fallow.plan import RetentionPlan, Scope
@@ -93,7 +93,10 @@ def plan_scope(
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """One suppressed record, for listings (SPEC §9). Times are as the store holds them."""
+    """One suppressed record, for listings (SPEC §9). Times are as the store holds them.
+
+    ``standing`` says how far the approver's name can be trusted, as its plan's decision was recorded.
+    """
 
     record_id: str
     memory_type: str
@@ -103,6 +106,7 @@ class Suppressed:
     suppressed_at: str | None
     reason: str | None
     approver: str | None
+    standing: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """SPEC §16.1's row."""
@@ -124,6 +128,7 @@ def suppressed_records(
             hidden = batch.frame.filter(in_scope(scope or Scope()), pl.col("retention_state") == "suppressed")
             keys += [RecordKey(memory_type, name) for name in hidden.get_column("record_id").to_list()]
     found: list[Suppressed] = []
+    standings = standings_of(provider) if keys else {}
     for chunk in chunks(keys, provider.capabilities.batch_size):
         for key, row in fetch_keys(provider, chunk).items():
             if isinstance(row, Unreadable):
@@ -143,6 +148,7 @@ def suppressed_records(
                     suppressed_at=text("suppressed_at"),
                     reason=text("suppression_reason"),
                     approver=text("suppression_approver"),
+                    standing=standings.get(text("suppressed_by") or ""),
                 )
             )
     found.sort(key=lambda item: (item.memory_type, item.record_id))
@@ -227,8 +233,12 @@ class RetentionPlanner:
         leave_out: Iterable[str | RecordKey] = (),
         count: int | None = None,
         now: int | None = None,
+        signature: str | None = None,
     ) -> Decision:
-        """Records an approval without acting on it. Raises as :func:`fallow.approval.decide`."""
+        """Records an approval without acting on it; ``signature`` is one that the approver made elsewhere.
+
+        Raises as :func:`fallow.approval.decide`.
+        """
         return decide(
             self._provider,
             plan if isinstance(plan, str) else plan.plan_id,
@@ -239,6 +249,7 @@ class RetentionPlanner:
             count=count,
             approval=self.settings.approval,
             now=wall_clock() if now is None else now,
+            signature=signature,
         )
 
     def apply(
@@ -251,6 +262,7 @@ class RetentionPlanner:
         count: int | None = None,
         now: int | None = None,
         progress: Progress | None = None,
+        signature: str | None = None,
     ) -> ApplyReport:
         """Records the approval and suppresses exactly what the stored plan names (SPEC §8).
 
@@ -259,8 +271,16 @@ class RetentionPlanner:
             PlanStateError, PlanAlteredError, OtherStoreError, PlanNotFoundError: nothing was written.
         """
         now = wall_clock() if now is None else now
-        decision = self.approve(plan, approved_by=approved_by, reason=reason, leave_out=leave_out, count=count, now=now)
-        return apply_plan(self._provider, decision.plan_id, now=now, progress=progress)
+        decision = self.approve(
+            plan,
+            approved_by=approved_by,
+            reason=reason,
+            leave_out=leave_out,
+            count=count,
+            now=now,
+            signature=signature,
+        )
+        return apply_plan(self._provider, decision.plan_id, now=now, progress=progress, approval=self.settings.approval)
 
     def suppressed(
         self,

@@ -77,22 +77,33 @@ class ApprovalConfig:
         approvers: names that may approve; empty: any non-blank name, recorded as claimed.
         four_eyes: the requester of a plan may not approve it.
         show_text: an escaped excerpt of at most 120 characters stands beside each planned record.
+        require_signed: nothing is applied on a name alone: the approval is signed by a registered operator.
+        operators_file: the file of registered operators (:mod:`fallow.signatures`); empty: none.
+        operators: registered operators as JSON text, beside the file's.
     """
 
     approvers: tuple[str, ...] = ()
     four_eyes: bool = False
     show_text: bool = False
+    require_signed: bool = False
+    operators_file: str = ""
+    operators: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: where it may be set and how a value is read (``parse`` raises ValueError with the reason)."""
+    """One setting: where it may be set and how a value is read (``parse`` raises ValueError with the reason).
+
+    ``local``: only the environment of whoever applies sets it. The Prefect variable does not: who can answer
+    an approval's form can often write variables too.
+    """
 
     parse: Callable[[Any], Any]
     default: Any
     env: str
     agent: tuple[str, ...] = ()
     meaning: str = ""
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +422,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         _number(0, 1), 0.5, "MEMORIZZ_DEFAULT_IMPORTANCE", ("scoring", "default_importance"), "where none is stored"
     ),
     "approval.approvers": Setting(_names, (), "FALLOW_APPROVERS", (), "names that may approve"),
-    "approval.four_eyes": Setting(parse_flag, False, "FALLOW_FOUR_EYES", (), "the requester may not approve"),
+    "approval.four_eyes": Setting(
+        parse_flag, False, "FALLOW_FOUR_EYES", (), "the requester may not approve", local=True
+    ),
+    "approval.require_signed": Setting(
+        parse_flag, False, "FALLOW_REQUIRE_SIGNED_APPROVALS", (), "only signed approvals are applied", local=True
+    ),
+    "approval.operators_file": Setting(str, "", "FALLOW_OPERATORS_FILE", (), "the registered operators", local=True),
+    "approval.operators": Setting(str, "", "FALLOW_OPERATORS", (), "registered operators, as JSON text", local=True),
     "approval.show_text": Setting(
         parse_flag, False, "FALLOW_APPROVAL_SHOW_TEXT", (), "excerpts beside planned records"
     ),
@@ -537,6 +555,9 @@ def resolve(
         )
         for origin, value, where in sources:
             if _blank(value):
+                continue
+            if setting.local and origin == "variable":
+                problems.append(f"{where}: only {setting.env} in the environment sets this; not used")
                 continue
             try:
                 values[name] = Resolved(setting.parse(value), origin)

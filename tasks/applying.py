@@ -26,7 +26,10 @@ def apply_stored(store: str | None, plan_id: str) -> dict[str, Any]:
     """Suppresses exactly what was approved, from the stored plan; run again it ends where it would have ended."""
     with open_store(store) as provider:
         now = wall_clock()
-        return apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now)).to_json()
+        approval = settings_for(provider, None, variable=settings_variable()).approval
+        return apply_plan(
+            provider, plan_id, now=now, gate=partial(gate, provider, as_of=now), approval=approval
+        ).to_json()
 
 
 @step("restore")

@@ -132,6 +132,7 @@ def record_answer(store: str | None, plan_id: str, answer: Mapping[str, Any]) ->
                 count=answer.get("count"),
                 approval=settings.approval,
                 now=wall_clock(),
+                signature=str(answer.get("signature") or "") or None,
             )
         except ApprovalRefusedError as error:
             return str(error)

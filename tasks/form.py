@@ -52,6 +52,17 @@ def form_of(text: FormText) -> type[RunInput]:
             ],
             ...,
         ),
+        "signature": (
+            Annotated[
+                str,
+                Field(
+                    max_length=1_000_000,
+                    description="your signed approval, as fallow approve --signature-only printed it; "
+                    "empty where a name is enough",
+                ),
+            ],
+            "",
+        ),
     }
     form: type[RunInput] = create_model("Approval", __base__=RunInput, **fields)
     form._description = text.description

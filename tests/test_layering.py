@@ -44,7 +44,7 @@ CLOCKS = {"now", "utcnow", "today", "time_ns", "monotonic", "monotonic_ns", "per
 ENVIRONMENT = {"environ", "environb", "getenv"}
 FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "scandir", "listdir"}
 #: The one room for each.
-HOMES = {"clock": "fallow/times.py", "environment": "fallow/settings.py"}
+HOMES = {"clock": "fallow/times.py", "environment": "fallow/settings.py", "files": "fallow/configured_files.py"}
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def faults(source: str, name: str) -> list[str]:
                 found.append(f"asks the clock: {ast.unparse(node)}")
             if node.attr in ENVIRONMENT and name != HOMES["environment"]:
                 found.append("reads the environment")
-            if node.attr in FILES:
+            if node.attr in FILES and (name != HOMES["files"] or node.attr != "read_text"):
                 found.append(f"reaches files: {ast.unparse(node)}")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in {"open", "print", "input"}:

@@ -48,6 +48,13 @@ Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
 LeaveOut = Annotated[
     list[str] | None, typer.Option("--leave-out", help="[TYPE:]ID of a planned record to spare; may be repeated.")
 ]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key", help="Sign with the private key in this file (fallow operator keygen).")
+]
+Signature = Annotated[str | None, typer.Option("--signature", help="An approval that was signed elsewhere.")]
+SignatureOnly = Annotated[
+    bool, typer.Option("--signature-only", help="Print the signed approval, for the form; record nothing.")
+]
 Count = Annotated[int | None, typer.Option("--count", help="The number of records planned, before leave-outs.")]
 
 

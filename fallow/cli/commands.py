@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from fallow.cli import conformance, contracts, importance, operations, reflection, reinforcement, retention, serve
+from fallow.cli import (
+    conformance,
+    contracts,
+    importance,
+    operations,
+    operators,
+    reflection,
+    reinforcement,
+    retention,
+    serve,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +37,7 @@ def register(app: typer.Typer) -> None:
         ("reflect", reflection.reflect),
         ("touch", reinforcement.touch),
         ("purge-cache", reinforcement.purge_cache),
+        ("operator", operators.operator),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
         ("contracts", contracts.contracts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,9 +16,12 @@ from fallow.cli.app import (
     AsOf,
     Count,
     Json,
+    KeyFile,
     LeaveOut,
     MemoryId,
     Reason,
+    Signature,
+    SignatureOnly,
     Store,
     ThreadId,
     UserId,
@@ -163,10 +167,16 @@ def _decide(
     leave_out: list[str] | None,
     count: int | None,
     now: int,
+    key: Path | None = None,
+    signature: str | None = None,
 ) -> Mapping[str, Any]:
     from fallow.approval import decide
     from fallow.planner import settings_for
 
+    if key is not None and signature:
+        raise UsageError("--key and --signature are both given", hint="sign here, or paste what was signed")
+    if key is not None:
+        signature = _signed(provider, plan_id, verdict, approved_by, reason, leave_out, key, now)
     settings = settings_for(provider, None, variable=settings_variable())
     decision = decide(
         provider,
@@ -178,10 +188,45 @@ def _decide(
         count=count,
         approval=settings.approval,
         now=now,
+        signature=signature,
     )
     if decision.standing != "claimed":
         note(f"the approval is recorded as: {decision.standing}")
     return decision.to_json()
+
+
+def _signed(
+    provider: Provider,
+    plan_id: str,
+    verdict: str,
+    approved_by: str,
+    reason: str,
+    leave_out: list[str] | None,
+    key: Path,
+    now: int,
+) -> str:
+    """The decision about the stored plan, signed with the private key in a file."""
+    from fallow.approval import sign_decision
+    from fallow.cli.operators import read_key
+
+    return sign_decision(
+        provider,
+        plan_id,
+        verdict="approved" if verdict == "approved" else "rejected",
+        approved_by=approved_by,
+        reason=reason,
+        leave_out=leave_out or (),
+        key=read_key(key),
+        now=now,
+    )
+
+
+def _print_signature(token: str, plan_id: str, as_json: bool) -> None:
+    note("paste the line into the form's field Signature, or hand it to fallow approve --signature")
+    if as_json:
+        emit({"plan_id": plan_id.strip(), "signature": token})
+    else:
+        say(token)
 
 
 def _wake_waiting_run(provider: Provider, plan_id: str) -> None:
@@ -206,30 +251,59 @@ def approve(
     reason: Reason = "",
     leave_out: LeaveOut = None,
     count: Count = None,
+    key: KeyFile = None,
+    signature: Signature = None,
+    signature_only: SignatureOnly = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Record an approval; retention-apply or the waiting run then applies it."""
+    now = wall_clock()
     with open_store(store) as provider:
-        decision = _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, wall_clock())
+        if signature_only:
+            token = _signed(provider, plan_id, "approved", approved_by, reason, leave_out, _needed(key), now)
+            _print_signature(token, plan_id, as_json)
+            return
+        decision = _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now, key, signature)
         _wake_waiting_run(provider, decision["plan_id"])
     if as_json:
         emit(decision)
     else:
-        say(f"{decision['plan_id']} approved by {decision['by']}; {len(decision['leave_out'])} records left out.")
+        say(
+            f"{decision['plan_id']} approved by {decision['by']} ({decision['standing']}); "
+            f"{len(decision['leave_out'])} records left out."
+        )
+
+
+def _needed(key: Path | None) -> Path:
+    if key is None:
+        raise UsageError("--signature-only needs --key", hint="fallow operator keygen makes one")
+    return key
 
 
 def reject(
-    plan_id: PlanId, approved_by: ApprovedBy, reason: Reason = "", store: Store = None, as_json: Json = False
+    plan_id: PlanId,
+    approved_by: ApprovedBy,
+    reason: Reason = "",
+    key: KeyFile = None,
+    signature: Signature = None,
+    signature_only: SignatureOnly = False,
+    store: Store = None,
+    as_json: Json = False,
 ) -> None:
     """Record a rejection; nothing of the plan will be applied."""
+    now = wall_clock()
     with open_store(store) as provider:
-        decision = _decide(provider, plan_id, "rejected", approved_by, reason, None, None, wall_clock())
+        if signature_only:
+            token = _signed(provider, plan_id, "rejected", approved_by, reason, None, _needed(key), now)
+            _print_signature(token, plan_id, as_json)
+            return
+        decision = _decide(provider, plan_id, "rejected", approved_by, reason, None, None, now, key, signature)
         _wake_waiting_run(provider, decision["plan_id"])
     if as_json:
         emit(decision)
     else:
-        say(f"{decision['plan_id']} rejected by {decision['by']}.")
+        say(f"{decision['plan_id']} rejected by {decision['by']} ({decision['standing']}).")
 
 
 def retention_apply(
@@ -238,22 +312,29 @@ def retention_apply(
     reason: Reason = "",
     leave_out: LeaveOut = None,
     count: Count = None,
+    key: KeyFile = None,
+    signature: Signature = None,
     store: Store = None,
     as_json: Json = False,
 ) -> int:
     """Approve a plan and suppress exactly what it names, in one step."""
     from data_contracts.checking import gate
     from fallow.apply import apply_plan
+    from fallow.planner import settings_for
 
     now = wall_clock()
     with open_store(store) as provider:
-        _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now)
-        report = apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now))
+        _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now, key, signature)
+        approval = settings_for(provider, None, variable=settings_variable()).approval
+        report = apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now), approval=approval)
         _wake_waiting_run(provider, report.plan_id)
     if as_json:
         emit(report.to_json())
     else:
-        say(f"{report.plan_id}: {report.state}. {report.applied} suppressed now, {report.already} before.")
+        say(
+            f"{report.plan_id}: {report.state}. {report.applied} suppressed now, {report.already} before; "
+            f"approved by {report.approved_by} ({report.standing})."
+        )
         if not report.applied and report.already:
             say("This plan had been applied already; nothing was changed.")
         for title, groups in (("skipped", report.skipped), ("failed", report.failed)):
@@ -315,7 +396,14 @@ def suppressed(
         emit({"count": len(found), "records": [item.to_json() for item in found]})
         return
     rows = [
-        (i.record_id, i.memory_type, i.suppressed_by or "", i.suppressed_at or "", i.reason or "", i.approver or "")
+        (
+            i.record_id,
+            i.memory_type,
+            i.suppressed_by or "",
+            i.suppressed_at or "",
+            i.reason or "",
+            f"{i.approver or ''} ({i.standing or 'no decision recorded'})".strip(),
+        )
         for i in found
     ]
     table(f"{len(found)} suppressed records", ("record", "type", "plan", "when", "why", "approver"), rows)
@@ -426,4 +514,5 @@ def explain(
     for item in document["plans"]:
         say(f"  plan {item['plan_id']}: {item['state']}")
     for item in document["journal"]:
-        say(f"  {item['at']}: {item['action']} by {item['actor']} ({item['source']})")
+        standing = f", {item['standing']}" if item["standing"] else ""
+        say(f"  {item['at']}: {item['action']} by {item['actor']}{standing} ({item['source']})")

@@ -53,12 +53,12 @@ _MAX_ID_BYTES: Final = 255
 _OLDEST: Final = 19
 #: Ids beside the RAW key, by type; types that are not here go by the RAW key as UUID text.
 LOGICAL_IDS: Final[Mapping[str, str]] = {
-    "entity_memory": "entity_id",
     "summaries": "summary_id",
-    "workflow_memory": "workflow_id",
     "semantic_cache": "cache_key",
     "shared_memory": "memory_id",
 }
+#: Ids of the agents' own that stand beside the RAW key, which is what they name such a record by.
+_ALSO_NAMED: Final[Mapping[str, str]] = {"entity_memory": "entity_id", "workflow_memory": "workflow_id"}
 #: CLOB columns that hold JSON.
 _JSON: Final = frozenset(
     {"metadata", "attributes", "relations", "steps", "outcome", "source_message_ids", "linked_source_ids"}
@@ -592,6 +592,9 @@ class OracleProvider:
         values: dict[str, Any] = {"id": _raw(name) or uuid.uuid5(_NAMESPACE, f"{table.memory_type}\0{name}").bytes}
         if table.logical:
             values[table.logical] = name
+        also = _ALSO_NAMED.get(table.memory_type, "")
+        if also in table.columns and not row.get(also):
+            values[also] = name
         beside: dict[str, Any] = {}
         for field, value in row.items():
             _check_field(field, value)
@@ -798,9 +801,7 @@ def _decoded(table: _Table, stored: Mapping[str, Any]) -> Row:
     for name, value in stored.items():
         if value is None or name in {"id", "retention_meta"}:
             continue
-        if name == table.logical and name in {"memory_id", "cache_key", "entity_id", "summary_id", "workflow_id"}:
-            row[name] = value
-        elif table.is_json(name) and isinstance(value, str) and name != "content":
+        if table.is_json(name) and isinstance(value, str) and name != "content":
             row[name] = _json(value, value)
         elif isinstance(value, datetime):
             row[name] = value.replace(tzinfo=None).isoformat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pymongo import MongoClient
 from fallow.provider import Provider, Row, open_provider
 from fallow.times import MICROSECONDS_PER_DAY, iso
 from providers.filesystem import FilesystemProvider
+from tests.providers.backends import backend
 from tests.providers.notion_world import NOW, world
 from tests.providers.test_notion_parity import life
 from tests.servers.mongodb import with_database
@@ -24,9 +26,13 @@ def data_set(seed: int = 11) -> dict[str, list[Row]]:
     """Records with values that every store can hold, owned, of all five types, some of everything that protects."""
     chance = random.Random(seed)
 
+    def name(kind: str, number: int) -> str:
+        # UUID text: what goes by a RAW key on Oracle has no other ids.
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{kind}-{number:03d}"))
+
     def row(kind: str, number: int, **more: Any) -> Row:
         fields: Row = {
-            "_id": f"{kind}-{number:03d}",
+            "_id": name(kind, number),
             "agent_id": f"agent-{number % 2}",
             "memory_id": f"memory-{number % 3}",
             "user_id": "maren" if number % 4 else None,
@@ -44,7 +50,7 @@ def data_set(seed: int = 11) -> dict[str, list[Row]]:
     rows["conversation_memory"][2] |= {"verified": True}
     rows["conversation_memory"][3] |= {"retention_state": "sealed"}
     rows["summaries"] = [
-        row("summaries", n, source_message_ids=[f"conversation_memory-{n * 4 + 4:03d}"]) for n in range(6)
+        row("summaries", n, source_message_ids=[name("conversation_memory", n * 4 + 4)]) for n in range(6)
     ]
     rows["entity_memory"] = [row("entity_memory", n, content=None, name=f"Entity {n}") for n in range(6)]
     rows["entity_memory"][1] |= {"attributes": [{"name": "x", "value": "y", "pinned": True}]}
@@ -58,7 +64,7 @@ def lived(provider: Provider) -> dict[str, Any]:
 
 
 @contextmanager
-def filesystem(folder: Path, mongodb: str) -> Iterator[Provider]:
+def filesystem(folder: Path, request: pytest.FixtureRequest) -> Iterator[Provider]:
     root = folder / "files"
     (root / "agents").mkdir(parents=True)
     with FilesystemProvider(root) as provider:
@@ -66,13 +72,14 @@ def filesystem(folder: Path, mongodb: str) -> Iterator[Provider]:
 
 
 @contextmanager
-def notion(folder: Path, mongodb: str) -> Iterator[Provider]:
+def notion(folder: Path, request: pytest.FixtureRequest) -> Iterator[Provider]:
     with world(folder / "notion") as made:
         yield made.provider
 
 
 @contextmanager
-def mongo(folder: Path, mongodb: str) -> Iterator[Provider]:
+def mongo(folder: Path, request: pytest.FixtureRequest) -> Iterator[Provider]:
+    mongodb: str = request.getfixturevalue("mongodb")
     client: MongoClient[dict[str, Any]] = MongoClient(mongodb)
     name = f"fallow-test-{uuid.uuid4().hex[:12]}"
     client[name].create_collection("conversation_memory")
@@ -84,11 +91,21 @@ def mongo(folder: Path, mongodb: str) -> Iterator[Provider]:
         client.close()
 
 
-@pytest.mark.parametrize("other", [notion, mongo], ids=["notion", "mongodb"])
-def test_every_store_lives_the_same_life_12(tmp_path: Path, mongodb: str, other: Any) -> None:
-    with filesystem(tmp_path, mongodb) as provider:
+@contextmanager
+def oracle(folder: Path, request: pytest.FixtureRequest) -> Iterator[Provider]:
+    named = os.environ.get("ORACLE_DSN")
+    made = backend("oracle", folder, oracle=None if named else request.getfixturevalue("oracle"))
+    with made.store() as scratch:
+        scratch.seed("workflow_memory", [])
+        with scratch.open() as provider:
+            yield provider
+
+
+@pytest.mark.parametrize("other", [notion, mongo, oracle], ids=["notion", "mongodb", "oracle"])
+def test_every_store_lives_the_same_life_12(tmp_path: Path, request: pytest.FixtureRequest, other: Any) -> None:
+    with filesystem(tmp_path, request) as provider:
         ours = lived(provider)
-    with other(tmp_path, mongodb) as provider:
+    with other(tmp_path, request) as provider:
         theirs = lived(provider)
     assert len(ours["entries"]) > 15
     assert ours["report"]["applied"] == len(ours["entries"]) - 1

@@ -38,7 +38,8 @@ RetentionState = Literal["active", "suppressed", "sealed"]
 _CREATED: Final = ("timestamp", "created_at", "createdAt")
 _ACCESSED: Final = ("last_accessed_at", "last_accessed", "last_recalled_at")
 _COUNTS: Final = ("access_count", "recall_count", "hit_count")
-_CITING: Final = (
+#: Fields whose values are ids of records that this one is built on (SPEC §1).
+CITING_FIELDS: Final = (
     "source_id",
     "source_ids",
     "source_record_ids",
@@ -93,7 +94,7 @@ DECISION_FIELDS: Final = (
     "tags",
     "retention_state",
     "metadata",
-    *_CITING,
+    *CITING_FIELDS,
     *_CONTENT,
     "suppressed_by",
     "suppressed_from",
@@ -397,7 +398,7 @@ def _tagged(word: str, *holders: Mapping[str, Any]) -> bool:
 def _read_citations(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
     cited: set[str] = set()
     for holder in holders:
-        for name in _CITING:
+        for name in CITING_FIELDS:
             value = holder.get(name)
             if isinstance(value, str) and value.lstrip().startswith("["):
                 try:

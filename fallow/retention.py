@@ -8,6 +8,7 @@ people who hold a provider and want plan, apply, suppressed and restore in one p
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from fallow.holds import active_holds, held_ids
 from fallow.plan import DECIMALS, SCHEMA_VERSION, PlanEntry, RetentionPlan, Scope
 from fallow.protection import ContractResult, protection
 from fallow.provider import Provider, RecordKey, Unreadable
@@ -35,6 +37,12 @@ from fallow.times import FUTURE_TOLERANCE, MICROSECONDS_PER_DAY, MICROSECONDS_PE
 #: A plan shows how the retention of its scope's visible records spreads over this many equal parts of 0..1.
 DISTRIBUTION_BINS: Final = 20
 
+CONVERSATION: Final = "conversation_memory"
+#: What makes a conversation (SPEC §5.1).
+_CONVERSATION_KEY: Final = ("agent_id", "memory_id", "user_id", "thread_id")
+#: A share of fewer records than this says nothing.
+_EACH_FROM: Final = 10
+
 #: Settings that enter a plan's policy, and so its id.
 _POLICY: Final = (
     "retention.min_retention",
@@ -48,6 +56,8 @@ _POLICY: Final = (
     "retention.blast_radius",
     "retention.stale_share",
     "retention.covered_rows",
+    "retention.keep_per_conversation",
+    "retention.blast_radius_each",
     "scoring.recency_decay_per_hour",
     "scoring.default_importance",
     "store.naive_timezone",
@@ -335,6 +345,7 @@ def make_plan(
     if contracts is not None:
         contracts.refuse(config.memory_types)
     cited = cited_ids(provider, view, config)
+    held = held_ids(view.frames, active_holds(provider, as_of))
     counts = _Counts()
     eligible: list[pl.DataFrame] = []
     for memory_type in config.memory_types:
@@ -349,10 +360,13 @@ def make_plan(
                 as_of,
                 cited=cited,
                 left_out=left_out.get(memory_type, ()),
+                held=held.get(memory_type, ()),
                 quarantined=() if contracts is None else contracts.quarantined.get(memory_type, ()),
             ),
             pl.lit(memory_type).alias("memory_type"),
         )
+        if memory_type == CONVERSATION:
+            scored = keep_some(scored, config)
         counts.add(scored, config)
         eligible.append(
             scored.filter(
@@ -369,6 +383,7 @@ def make_plan(
     entries, changed = _entries(provider, chosen, settings)
     visible = counts.scanned - counts.already_suppressed
     share = round(len(entries) / visible, DECIMALS) if visible else 0.0
+    each = _widest(view, config, in_scope(scope, excluded), entries)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "as_of": iso(as_of),
@@ -387,7 +402,14 @@ def make_plan(
         "breach_ids": dict(sorted(counts.breaches.first_ids.items())),
         "coverage": counts.coverage(config.min_retention),
         "distribution": counts.distribution,
-        "blast_radius": {"share": share, "limit": config.blast_radius, "exceeded": share > config.blast_radius},
+        "blast_radius": {
+            "share": share,
+            "limit": config.blast_radius,
+            "each": each,
+            "limit_each": config.blast_radius_each,
+            "exceeded": share > config.blast_radius
+            or any(item["share"] > config.blast_radius_each for item in each.values()),
+        },
         "agents": {"left_out": list(excluded), "differing": list(policies.differing) if whole_store else []},
         "settings_problems": list(settings.problems),
         "contracts": None if contracts is None else dict(contracts.summary),
@@ -396,6 +418,58 @@ def make_plan(
         "expires_at": iso(now + round(config.expiry_hours * MICROSECONDS_PER_HOUR)),
     }
     return RetentionPlan.seal(document, entries)
+
+
+def keep_some(scored: pl.DataFrame, config: RetentionConfig) -> pl.DataFrame:
+    """Protects the best of each conversation's eligible rows where too few of it would stay visible otherwise."""
+    if not config.keep_per_conversation:
+        return scored
+    visible = (pl.col("retention_state") != "suppressed").sum().over(_CONVERSATION_KEY).cast(pl.Int64)
+    eligible = (
+        pl.col("protection").is_null()
+        & (pl.col("age") >= round(config.grace_days * MICROSECONDS_PER_DAY))
+        & (pl.col("retention") < config.min_retention)
+    )
+    going = eligible.cast(pl.Int64).cum_sum().over(_CONVERSATION_KEY)
+    kept = eligible & (going > visible - config.keep_per_conversation)
+    return scored.sort("retention", "created_at", "record_id").with_columns(
+        pl.when(kept).then(pl.lit("conversation_minimum")).otherwise(pl.col("protection")).alias("protection")
+    )
+
+
+def conversation_room(frame: pl.DataFrame, keep: int) -> dict[tuple[str | None, ...], int]:
+    """By conversation, how many of its visible rows may still be suppressed."""
+    rows = (
+        frame.filter(pl.col("retention_state") != "suppressed")
+        .group_by(_CONVERSATION_KEY)
+        .agg(pl.len().cast(pl.Int64).alias("visible"))
+    )
+    return {tuple(row[:-1]): max(0, row[-1] - keep) for row in rows.iter_rows()}
+
+
+def _widest(
+    view: StoreView, config: RetentionConfig, within: pl.Expr, entries: Collection[PlanEntry]
+) -> dict[str, dict[str, Any]]:
+    """Of one agent, one memory and one user each, the one that would lose the greatest share of its records."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("agent_id", "memory_id", "user_id"):
+        going = Counter(value for entry in entries if (value := getattr(entry, name)) is not None)
+        if not going:
+            continue
+        visible = pl.concat(
+            view.frames[kind].lazy().filter(within, pl.col("retention_state") != "suppressed").select(name)
+            for kind in config.memory_types
+        )
+        sizes = dict(visible.drop_nulls().group_by(name).len().collect().iter_rows())
+        shares = [
+            (round(number / sizes[value], DECIMALS), value)
+            for value, number in going.items()
+            if sizes.get(value, 0) >= _EACH_FROM
+        ]
+        if shares:
+            share, value = min(shares, key=lambda item: (-item[0], item[1]))
+            found[name] = {"id": value, "share": share, "planned": going[value], "visible": sizes[value]}
+    return found
 
 
 def _entries(provider: Provider, chosen: pl.DataFrame, settings: Settings) -> tuple[tuple[PlanEntry, ...], int]:
@@ -495,8 +569,10 @@ class _Counts:
             pl.when(pl.col(name) > latest).then(pl.lit(f"{name}_in_future"))
             for name in ("created_at", "last_accessed_at")
         ]
+        late = pl.any_horizontal(pl.col("created_at", "last_accessed_at") > latest).fill_null(False)
         broken = (
-            frame.select("record_id", pl.concat_list(pl.col("breaches"), *future).list.drop_nulls().alias("name"))
+            frame.filter((pl.col("breaches").list.len() > 0) | late)
+            .select("record_id", pl.concat_list(pl.col("breaches"), *future).list.drop_nulls().alias("name"))
             .explode("name")
             .drop_nulls("name")
             .sort("record_id")

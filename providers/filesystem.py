@@ -275,6 +275,7 @@ class FilesystemProvider:
         began = time.time_ns()
         versions = {name: files.list_versions(name, descriptor) for name, descriptor in folders}
         listing, odd = _list_plain(memory_type, versions) or _list_any(memory_type, versions)
+        del versions
         match_on = list(file_schema())
         old = kept.load()
         if old is None:
@@ -292,9 +293,16 @@ class FilesystemProvider:
                 into = Columns()
                 reader.read(descriptor, stems[begin : begin + BATCH_ROWS], into)
                 parts.append(into.versions(name))
-        whole = known if changed.is_empty() and known is old else pl.concat(parts).sort("record_id")
+        if changed.is_empty() and known is old:
+            whole = known
+        else:
+            whole = pl.concat(parts)
+            # What was read anew from one folder is in the order of the ids already.
+            if not (known.is_empty() and len(folders) == 1):
+                whole = whole.sort("record_id")
         if changed.height or known.height != old.height:
-            kept.store(whole.filter(pl.col("mtime_ns") < began - UNSETTLED_NS))
+            settled = pl.col("mtime_ns") < began - UNSETTLED_NS
+            kept.store(whole if whole.select(settled.all()).item() else whole.filter(settled))
         for part in whole.iter_slices(BATCH_ROWS):
             records = part.filter(pl.col("reason").is_null()).select(columns)
             bad = part.filter(pl.col("reason").is_not_null()).select("record_id", "reason").rows()

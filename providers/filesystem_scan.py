@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fallow.provider import Row
-from fallow.record import DECISION_FIELDS, is_unicode, read_record, schema
+from fallow.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, schema
 from fallow.times import parse_time
 from providers import filesystem_files as files
 from providers.filesystem_rows import NotARowError, contradicts, decode_leniently
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 #: Rows in a frame; fewer where each row carries a vector.
-BATCH_ROWS: Final = 20_000
+BATCH_ROWS: Final = 10_000
 BATCH_VECTORS: Final = 2_000
 #: Columns that are not kept between scans.
 LARGE_COLUMNS: Final = frozenset({"text", "embedding"})
@@ -88,6 +88,9 @@ _READ_FIELDS: Final = tuple(dict.fromkeys((*_SCOPE_FIELDS, *DECISION_FIELDS)))
 #: In a metadata object, any of these may mean something.
 _TELLING: Final = frozenset(DECISION_FIELDS)
 
+#: Conditions of a write that say nothing about the record itself.
+_UNREAD_FIELDS: Final = frozenset({"suppressed_from", "unsuppressed_by"})
+
 _Text = str | None
 _Time = str | int | float | None
 #: The fields of plain records and their types, in the order in which the hot loop unpacks them.
@@ -116,7 +119,9 @@ _ABSENT: Final = msgspec.Raw(b"")
 _CONTENT: Final = ("content", msgspec.Raw, _ABSENT)
 _ATTRIBUTES: Final = ("attributes", msgspec.Raw, _ABSENT)
 _RARE_NAMES: Final = tuple(
-    name for name in _READ_FIELDS if name not in {*_PLAIN_NAMES, *_TEXT_FIELDS, "content", "attributes"}
+    name
+    for name in _READ_FIELDS
+    if name not in {*_PLAIN_NAMES, *_TEXT_FIELDS, *_UNREAD_FIELDS, "content", "attributes"}
 )
 _PlainRow = msgspec.defstruct(
     "_PlainRow",
@@ -146,6 +151,7 @@ _TextRow = msgspec.defstruct(
 )
 _FIRST_RARE: Final = 3 + len(_PLAIN_FIELDS)
 _NO_RARE: Final = (None,) * len(_RARE_NAMES)
+_CITES: Final = tuple(name in CITING_FIELDS for name in _RARE_NAMES)
 
 _REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -342,8 +348,14 @@ class RecordReader:
         if stored_id != stem and contradicts(stored_id, stem):
             raise NotARowError("its _id names another record")
         known = self._texts
+        if not (
+            agent_id in known and memory_id in known and user_id in known and thread_id in known and summary_id in known
+        ):
+            self._learn(agent_id, memory_id, user_id, thread_id, summary_id)
+        rare = values[_FIRST_RARE:]
+        cited = () if rare == _NO_RARE else _plain_citations(rare, stem)
         if (
-            values[_FIRST_RARE:] == _NO_RARE
+            cited is not None
             and agent_id in known
             and memory_id in known
             and user_id in known
@@ -378,13 +390,12 @@ class RecordReader:
                         suppressed_by,
                         None,
                         summary_id,
-                        (),
+                        cited,
                         (),
                         role,
                     )
                 )
                 return
-        self._learn(agent_id, memory_id, user_id, thread_id, summary_id)
         self._add_record(_row_of(row, self._entity), stem, into)
 
     def _instant(self, value: Any, naive_zone: tzinfo) -> int | None:
@@ -404,7 +415,8 @@ class RecordReader:
     def _learn(self, *texts: str | None) -> None:
         """Remembers scope ids that are plain text, so that the next record with them is plain."""
         if len(self._texts) > _KNOWN_TEXTS_LIMIT:
-            self._texts = {None}
+            self._texts.clear()
+            self._texts.add(None)
         self._texts.update(text for text in texts if text is not None and text.strip() and is_unicode(text))
 
     def _unusual(self, stem: str, data: bytes) -> Row:
@@ -462,6 +474,31 @@ def _check_utf8(data: bytes) -> None:
         data.decode()
     except UnicodeDecodeError:
         raise NotARowError("not valid UTF-8") from None
+
+
+def _plain_citations(rare: tuple[Any, ...], stem: str) -> tuple[str, ...] | None:
+    """The ids that a record cites, where its only rare fields are ids and lists of ids; None where there are others.
+
+    As :func:`fallow.record.read_record` reads them.
+    """
+    found: set[str] = set()
+    for citing, value in zip(_CITES, rare, strict=True):
+        if value is None:
+            continue
+        if not citing:
+            return None
+        kind = type(value)
+        if kind is str:
+            if value.lstrip()[:1] == "[":
+                return None
+            found.add(value)
+        elif kind is list and all(type(item) is str for item in value):
+            found.update(value)
+        else:
+            return None
+    found.discard("")
+    found.discard(stem)
+    return tuple(sorted(found)) if is_unicode("".join(found)) else None
 
 
 def _may_be_object(content: msgspec.Raw) -> bool:

@@ -129,7 +129,7 @@ class Snapshot:
         """Keeps the rows for the next scan; False where that is not possible, which is no error."""
         buffer = BytesIO()
         frame.write_parquet(buffer, compression="lz4", statistics=False, metadata={"fallow": self._key})
-        data = buffer.getvalue()
+        data = buffer.getbuffer()
         target = self._folder / f"{self._stem}-{sha256(data).hexdigest()}.parquet"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -35,6 +35,7 @@ EXAMPLES = {
     "touch": "fallow touch 42 43 --memory-type conversation_memory",
     "purge-cache": "fallow purge-cache --dry-run",
     "operator": "fallow operator keygen --key ada.pem",
+    "hold": "fallow hold add --memory-id orchard-main --owner Grace --reason 'case 17' --until 2027-06-01",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
     "contracts": "fallow contracts",
@@ -59,6 +60,7 @@ stderr. A failure is one line that says what was wrong, where, and what to do ne
 | 3 | the plan is stale or has expired |
 | 4 | `contracts`: a must is broken |
 | 5 | partly done: some records failed, each named |
+| 6 | the stop switch is on: what is written is journalled, applying again goes on |
 | 10 | `retention-plan --detailed-exitcode`: there are candidates |
 
 This page follows from the code: `python docs/reference.py` writes it.

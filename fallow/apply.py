@@ -9,24 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import polars as pl
 
 from fallow.approval import MAX_NOTE, check_recorded, cut, load_plan, stored_plan
-from fallow.errors import PlanExpiredError, PlanStateError
+from fallow.configured_files import stop_file_says
+from fallow.errors import PlanExpiredError, PlanStateError, StoppedError
 from fallow.history import Change, chunks, fetch_keys, find_heads, insert_again, insert_control_rows, write_journal
+from fallow.holds import active_holds, held_ids
 from fallow.journal import change_id, event_id, forgotten_event, forgotten_key, text_time
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.protection import COLUMNS, ContractGate, ContractResult, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
 from fallow.record import basis, fingerprint, frame_of, read_record, requirements
-from fallow.retention import cited_ids, read_store
+from fallow.retention import CONVERSATION, StoreView, cited_ids, conversation_room, read_store
 from fallow.settings import ApprovalConfig, RetentionConfig, resolve
 from fallow.times import iso, parse_time
 
 ApplyState = Literal["Applied", "PartiallyApplied", "Stale", "Closed", "NothingToDo"]
 Progress = Callable[[int, int], None]
+#: Says why everything is to stop, or None: go on.
+StopSwitch = Callable[[], str | None]
 
 #: How often a write whose condition failed is decided anew before it is reported as failed.
 _ROUNDS: Final = 5
@@ -94,6 +99,8 @@ class _Suppression:
     cited: pl.Series
     entries: dict[RecordKey, PlanEntry]
     quarantined: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    held: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    kept: frozenset[RecordKey] = frozenset()
     applied: list[RecordKey] = field(default_factory=list)
     already: list[RecordKey] = field(default_factory=list)
     skipped: dict[RecordKey, str] = field(default_factory=dict)
@@ -115,6 +122,8 @@ class _Suppression:
             return "restored"
         if key.record_id in self.quarantined.get(key.memory_type, ()):
             return "quarantined"
+        if key.record_id in self.held.get(key.memory_type, ()):
+            return "held"
         entry = self.entries[key]
         parts = basis(row, record)
         if record.retention_state == "sealed" and entry.basis["retention_state"] != "sealed":
@@ -123,6 +132,8 @@ class _Suppression:
             return next((reason for name, reason in _CHANGES if parts[name] != entry.basis[name]), "edited")
         frame = frame_of([record], COLUMNS).select(protection(self.config, self.now, cited=self.cited))
         reason = frame.item()
+        if reason is None and key in self.kept:
+            return "conversation minimum"
         return "newly cited" if reason == "cited" else reason
 
     def changes(self, entry: PlanEntry, row: Row) -> dict[str, Any]:
@@ -216,6 +227,7 @@ def apply_plan(
     progress: Progress | None = None,
     gate: ContractGate | None = None,
     approval: ApprovalConfig | None = None,
+    stop: StopSwitch | None = None,
 ) -> ApplyReport:
     """Suppresses what was approved, exactly, from the stored plan (SPEC §7.3, §8). Idempotent and resumable.
 
@@ -226,6 +238,7 @@ def apply_plan(
         progress: called with (records settled, records approved) after each chunk.
         gate: holds the store against its contracts; a record that breaks a must is skipped.
         approval: who may approve and whether it must be signed; None: as the environment says.
+        stop: asked before every chunk; None: the stop file that the environment names.
 
     Raises:
         ContractBreachError: the store as a whole breaks its contract; nothing was written.
@@ -233,6 +246,7 @@ def apply_plan(
         PlanExpiredError: it expired undecided.
         PlanStateError: nobody approved it, or it was rejected or superseded.
         SignatureRefusedError: its approval's signature does not hold, or is missing where it must not be.
+        StoppedError: the stop switch is on. What was written is journalled; applying again goes on.
     """
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
@@ -272,6 +286,8 @@ def apply_plan(
         cited=cited_ids(provider, view, config),
         entries=entries,
         quarantined=contracts.quarantined,
+        held=held_ids(view.frames, active_holds(provider, now)),
+        kept=_kept(view, plan, entries),
     )
     report = ApplyReport(
         plan_id=plan.plan_id,
@@ -294,7 +310,18 @@ def apply_plan(
         else:
             _end(work, report)
         return report
+    if stop is None:
+        stop = partial(stop_file_says, str(resolve().get("apply.stop_file")))
     for number, chunk in enumerate(chunks(keys, size)):
+        why = stop()
+        if why is not None:
+            done = len(work.applied) + len(work.already)
+            raise StoppedError(
+                f"stopped after {done} of {len(keys)} records of {plan.plan_id}: {why}",
+                hint="every change so far is journalled; take the stop away and apply the plan again",
+            )
+        if number:
+            work.held = held_ids(view.frames, active_holds(provider, now))
         work.chunk(chunk)
         if progress is not None:
             progress(min(len(keys), (number + 1) * size), len(keys))
@@ -304,6 +331,28 @@ def apply_plan(
     if report.state == "Applied":
         _end(work, report)
     return report
+
+
+def _kept(view: StoreView, plan: RetentionPlan, entries: Mapping[RecordKey, PlanEntry]) -> frozenset[RecordKey]:
+    """Planned rows whose conversations have shrunk since, so that too few of each would stay visible."""
+    keep = int(plan.policy("keep_per_conversation", 0))
+    if not keep:
+        return frozenset()
+    frame = view.frames[CONVERSATION]
+    room = conversation_room(frame, keep)
+    columns = ("record_id", "agent_id", "memory_id", "user_id", "thread_id")
+    named = [key.record_id for key in entries if key.memory_type == CONVERSATION]
+    visible = frame.filter(pl.col("record_id").is_in(named), pl.col("retention_state") != "suppressed")
+    homes = {row[0]: tuple(row[1:]) for row in visible.select(columns).iter_rows()}
+    kept: set[RecordKey] = set()
+    for key in entries:
+        home = homes.get(key.record_id) if key.memory_type == CONVERSATION else None
+        if home is None:
+            continue
+        if room[home] <= 0:
+            kept.add(key)
+        room[home] -= 1
+    return frozenset(kept)
 
 
 def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
@@ -317,7 +366,7 @@ def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
             reason = work.verdict(key, rows.get(key))
             if reason in {"already", "restored"}:
                 return False
-            changed += reason is not None
+            changed += reason is not None and reason not in {"held", "conversation minimum"}
     return changed > float(work.plan.policy("stale_share")) * len(keys)
 
 

@@ -10,13 +10,14 @@ import polars as pl
 
 from fallow.approval import list_plans, load_plan, recently_left_out, standings_of
 from fallow.errors import FallowError, RecordNotFoundError, UsageError
+from fallow.holds import active_holds, held_ids
 from fallow.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.plan import Scope
 from fallow.planner import check_memory_type
 from fallow.protection import protection
 from fallow.provider import Provider
 from fallow.record import PRIMARY_TYPES
-from fallow.retention import cited_ids, in_scope, policy_of, read_store, score
+from fallow.retention import CONVERSATION, cited_ids, in_scope, keep_some, policy_of, read_store, score
 from fallow.settings import Settings
 from fallow.times import MICROSECONDS_PER_DAY, iso
 
@@ -84,11 +85,19 @@ def explain_record(
     scope = Scope(agent_id=owner) if owner else Scope(unowned=True)
     scored = score(frame.filter(in_scope(scope)), as_of, decay, settings.get("scoring.default_importance"))
     left_out = recently_left_out(provider, as_of, config.left_out_days).get(kind, set())
-    row = (
-        scored.filter(pl.col("record_id") == record_id)
-        .with_columns(protection(config, as_of, cited=cited_ids(provider, view, config), left_out=left_out))
-        .row(0, named=True)
+    holds = [hold for hold in active_holds(provider, as_of) if record_id in held_ids(view.frames, [hold]).get(kind, ())]
+    scored = scored.with_columns(
+        protection(
+            config,
+            as_of,
+            cited=cited_ids(provider, view, config),
+            left_out=left_out,
+            held=[record_id] if holds else (),
+        )
     )
+    if kind == CONVERSATION:
+        scored = keep_some(scored, config)
+    row = scored.filter(pl.col("record_id") == record_id).row(0, named=True)
     idle = row["last_accessed_at"] if row["last_accessed_at"] is not None else row["created_at"]
     age_days = None if row["age"] is None else row["age"] / MICROSECONDS_PER_DAY
     wait = None
@@ -119,6 +128,7 @@ def explain_record(
         },
         "policy": policy_of(settings),
         "protected_by": row["protection"],
+        "holds": [hold.to_json(as_of) for hold in holds],
         "cited_by": _citing(view.frames, record_id),
         "days_until_eligible": None if wait is None else round(wait, 3),
         "verdict": _verdict(row["protection"], wait, row["retention"] < config.min_retention),

@@ -64,6 +64,7 @@ REASONS: Final = (
     "restored",
     "left_out",
     "cited",
+    "conversation_minimum",
 )
 
 #: The columns that :func:`protection` needs.

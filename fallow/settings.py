@@ -41,6 +41,9 @@ class RetentionConfig:
         stale_share: when more than this share of the approved records has changed, nothing is applied.
         covered_rows: ``protect`` (a reflection's citation protects its rows, as any citation does) or
             ``release`` (what only live reflections cite may be suppressed).
+        keep_per_conversation: at least this many records of every conversation stay visible.
+        blast_radius_each: a plan that would hide more than this share of one agent's, one memory's or one
+            user's records (of those with at least 10) is marked as well.
 
     Raises:
         SettingError: a value is out of its range.
@@ -59,6 +62,8 @@ class RetentionConfig:
     expiry_hours: float = 72.0
     stale_share: float = 0.9
     covered_rows: str = "protect"
+    keep_per_conversation: int = 0
+    blast_radius_each: float = 1.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -332,6 +337,23 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("retention", "covered_rows"),
         "release: rows that only a live reflection cites may be suppressed",
     ),
+    "retention.keep_per_conversation": Setting(
+        _whole(0, 10**6),
+        0,
+        "FALLOW_RETENTION_KEEP_PER_CONVERSATION",
+        ("retention", "keep_per_conversation"),
+        "records of each conversation that stay visible",
+    ),
+    "retention.blast_radius_each": Setting(
+        _number(0, 1),
+        1.0,
+        "FALLOW_RETENTION_BLAST_RADIUS_EACH",
+        (),
+        "above this share of one agent, memory or user the approver repeats the count",
+    ),
+    "apply.stop_file": Setting(
+        str, "", "FALLOW_STOP_FILE", (), "while this file is there, nothing more is applied", local=True
+    ),
     "reflection.enabled": Setting(parse_flag, False, "MEMORIZZ_REFLECTION_ENABLED", (), "scheduled reflection acts"),
     "reflection.threshold": Setting(
         _number(0, above=True), 15.0, "MEMORIZZ_REFLECTION_THRESHOLD", (), "accumulated importance that starts a pass"
@@ -448,6 +470,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 STORE_ENV: Final = "FALLOW_STORE"
 STORES_ENV: Final = "FALLOW_STORES"
 DASK_ENV: Final = "FALLOW_DASK_ADDRESS"
+#: The Prefect variable that stops every apply between two chunks.
+STOP_VARIABLE: Final = "fallow_stop"
 #: Where a model's key may stand; never shown, never stored.
 MODEL_KEY_ENVS: Final = ("FALLOW_MODEL_API_KEY", "OPENAI_API_KEY")
 
@@ -493,6 +517,20 @@ def configured_stores(environ: Mapping[str, str] | None = None) -> tuple[str, ..
 def without_secrets(address: str) -> str:
     """A store's address as it may be shown and passed around: a password in it becomes ``***``."""
     return re.sub(r"(?<=://)([^/@\s:]*):[^/\s]*@", r"\1:***@", address)
+
+
+def stop_value_says(value: Any) -> str | None:
+    """Why everything is to stop, from the value of the Prefect variable ``fallow_stop``; None: go on.
+
+    Anything but nothing, blank and no stops: a switch that is misspelt is still on.
+    """
+    if _blank(value):
+        return None
+    try:
+        stopped = parse_flag(value)
+    except ValueError:
+        return " ".join(str(value).split())[:200]
+    return "the variable fallow_stop is set" if stopped else None
 
 
 def _blank(value: Any) -> bool:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from prefect.variables import Variable
+
 from data_contracts.checking import gate
 from fallow.apply import apply_plan, close_plan
 from fallow.approval import check_approver, expire_plans, list_plans
+from fallow.configured_files import stop_file_says
 from fallow.errors import UsageError
+from fallow.holds import release_hold
 from fallow.planner import check_memory_type, settings_for
 from fallow.provider import RecordKey
 from fallow.restore import plan_keys, restore_records
+from fallow.settings import STOP_VARIABLE, stop_value_says
 from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
 from tasks.steps import open_store, settings_variable, step
 
@@ -26,10 +31,33 @@ def apply_stored(store: str | None, plan_id: str) -> dict[str, Any]:
     """Suppresses exactly what was approved, from the stored plan; run again it ends where it would have ended."""
     with open_store(store) as provider:
         now = wall_clock()
-        approval = settings_for(provider, None, variable=settings_variable()).approval
+        settings = settings_for(provider, None, variable=settings_variable())
+        stop_file = str(settings.get("apply.stop_file"))
         return apply_plan(
-            provider, plan_id, now=now, gate=partial(gate, provider, as_of=now), approval=approval
+            provider,
+            plan_id,
+            now=now,
+            gate=partial(gate, provider, as_of=now),
+            approval=settings.approval,
+            stop=lambda: stop_file_says(stop_file) or stop_value_says(Variable.get(STOP_VARIABLE, default=None)),
         ).to_json()
+
+
+@step("release the hold")
+def release(store: str | None, hold_id: str, released_by: str, reason: str) -> dict[str, Any]:
+    """Ends a hold, on the word of somebody who may approve; the records it kept can be planned again.
+
+    Raises:
+        HoldError: there is no such hold.
+        ApprovalRefusedError: nobody, or nobody known, asks for it.
+    """
+    now = wall_clock()
+    with open_store(store) as provider:
+        name, standing = check_approver(
+            released_by, settings_for(provider, None, variable=settings_variable()).approval
+        )
+        hold = release_hold(provider, hold_id, released_by=name, reason=reason, now=now)
+    return {**hold.to_json(now), "standing": standing}
 
 
 @step("restore")

@@ -96,6 +96,28 @@ def settings_variable() -> Mapping[str, Any]:
     return _VARIABLE["value"]
 
 
+def stop_switch(settings: Settings) -> Callable[[], str | None]:
+    """Says before every chunk of an apply why it is to stop: the stop file, and fallow_stop where Prefect is near.
+
+    A server that is named and does not answer stops as well: nobody can say that the switch is off.
+    """
+    from fallow.configured_files import stop_file_says
+    from fallow.settings import STOP_VARIABLE, stop_value_says
+
+    address = os.environ.get("PREFECT_API_URL", "").strip()
+
+    def says() -> str | None:
+        why = stop_file_says(str(settings.get("apply.stop_file")))
+        if why is not None or not address:
+            return why
+        from fallow.cli.variable import read_value
+
+        value, problem = read_value(address, os.environ.get("PREFECT_API_AUTH_STRING"), STOP_VARIABLE)
+        return f"the variable {STOP_VARIABLE} cannot be read: {problem}" if problem else stop_value_says(value)
+
+    return says
+
+
 def scope_of(
     agent_id: str | None,
     memory_id: Sequence[str] | None,

@@ -7,6 +7,7 @@ import typer
 from fallow.cli import (
     conformance,
     contracts,
+    holds,
     importance,
     operations,
     operators,
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
         ("touch", reinforcement.touch),
         ("purge-cache", reinforcement.purge_cache),
         ("operator", operators.operator),
+        ("hold", holds.hold),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
         ("contracts", contracts.contracts),

@@ -33,6 +33,7 @@ from fallow.cli.app import (
     scope_of,
     settings_of,
     settings_variable,
+    stop_switch,
     table,
 )
 from fallow.errors import UsageError
@@ -325,8 +326,15 @@ def retention_apply(
     now = wall_clock()
     with open_store(store) as provider:
         _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now, key, signature)
-        approval = settings_for(provider, None, variable=settings_variable()).approval
-        report = apply_plan(provider, plan_id, now=now, gate=partial(gate, provider, as_of=now), approval=approval)
+        settings = settings_for(provider, None, variable=settings_variable())
+        report = apply_plan(
+            provider,
+            plan_id,
+            now=now,
+            gate=partial(gate, provider, as_of=now),
+            approval=settings.approval,
+            stop=stop_switch(settings),
+        )
         _wake_waiting_run(provider, report.plan_id)
     if as_json:
         emit(report.to_json())
@@ -509,6 +517,8 @@ def explain(
     say(document["verdict"])
     if document["breaches"]:
         say("breaches: " + ", ".join(document["breaches"]))
+    for hold in document["holds"]:
+        say(f"held by {hold['owner']} ({hold['hold_id']}) until {hold['expires_at'] or 'released'}: {hold['reason']}")
     if document["cited_by"]:
         say("cited by: " + ", ".join(document["cited_by"]))
     for item in document["plans"]:

@@ -136,3 +136,36 @@ def test_a_claimed_approval_is_called_claimed_wherever_it_is_shown_7(line: Line)
     for command in (("suppressed",), ("show", plan), ("explain", "r0")):
         _, out, _ = line(*command, "--store", line.root)
         assert "claimed" in out
+
+
+def test_holds_on_the_command_line_6_3(line: Line) -> None:
+    why = ("--owner", "Grace", "--reason", "case 17")
+    placed = line.document("hold", "add", "--record", f"{CONVERSATION}:r1", "--until", "2099-01-01", *why)
+    assert line.document("retention-plan")["counts"]["protected"]["held"] == 1
+    assert line.document("hold", "list")["holds"][0]["active"]
+    told = line.document("explain", "r1")
+    assert (told["protected_by"], told["holds"][0]["owner"]) == ("held", "Grace")
+    _, out, _ = line("explain", "r1", "--store", line.root)
+    assert "held by Grace" in out
+    assert line.document("hold", "release", placed["hold_id"], code=2)
+    released = line.document("hold", "release", placed["hold_id"], "--released-by", "Ada", "--reason", "closed")
+    assert not released["active"]
+    assert line.document("retention-plan")["counts"]["planned"] == 4
+    assert line.document("hold", "add", *why, code=1)["error"]["code"] == "hold"
+    assert line.document("hold", "add", "--record", "r1", *why, code=2)
+
+
+def test_the_stop_switch_on_the_command_line_8_2(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = line.document("retention-plan")["plan_id"]
+    monkeypatch.setenv("FALLOW_STOP_FILE", str(tmp_path / "stop"))
+    (tmp_path / "stop").write_text("wait")
+    before = tree(line.root / CONVERSATION)
+    assert line.document("retention-apply", plan, "--approved-by", "Ada", code=6)["error"]["code"] == "stopped"
+    assert tree(line.root / CONVERSATION) == before
+    (tmp_path / "stop").unlink()
+    # A Prefect server that is named and does not answer cannot say that the switch is off.
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    refused = line.document("retention-apply", plan, "--approved-by", "Ada", code=6)
+    assert "fallow_stop" in refused["error"]["message"]
+    monkeypatch.delenv("PREFECT_API_URL")
+    assert line.document("retention-apply", plan, "--approved-by", "Ada")["applied"] == 4

@@ -253,6 +253,15 @@ class Connection:
         return Cursor(self)
 
     def commit(self) -> None:
+        loses = self.standin.loses
+        if loses is not None:
+            kind, left = loses
+            self.standin.loses = (kind, left - 1) if left else None
+            if not left:
+                if kind == "after":
+                    self.postgres.commit()
+                self.postgres.close()
+                raise oracledb.OperationalError(Detail("DPY-4011", "the database closed the connection"))
         self.postgres.commit()
 
     def rollback(self) -> None:
@@ -321,7 +330,8 @@ class Pool:
         return self._free.pop()
 
     def release(self, connection: Connection) -> None:
-        self._free.append(connection)
+        if not connection.postgres.closed:
+            self._free.append(connection)
 
     def close(self, force: bool = False) -> None:
         for connection in self._all:
@@ -339,6 +349,8 @@ class OracleStandin:
         self.fault = ""
         #: Each statement that read rows, with how many it read.
         self.statements: list[tuple[str, int]] = []
+        #: The connection is lost at a commit: ``before`` or ``after`` it was carried out, and how many go well first.
+        self.loses: tuple[str, int] | None = None
         #: Called before each statement with its connection and text.
         self.before: Any = None
 

@@ -1,0 +1,326 @@
+"""The Oracle store on its stand-in: what is Oracle's own in it (STORES.md, Oracle; TRAPS rows by number)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fallow.errors import FallowError, SettingError, StoreBusyError, StoreNotFoundError, UsageError
+from fallow.planner import RetentionPlanner, suppressed_records
+from fallow.provider import MISSING, Capabilities, Patch, Provider, RecordKey, Unreadable, open_provider
+from fallow.record import requirements
+from fallow.settings import RetentionConfig
+from fallow.times import parse_as_of
+from providers import oracle_statements as sql
+from providers.conformance.writing import SUPPRESSION
+from providers.oracle import OracleProvider
+from tests.fallow.small_stores import CONVERSATION, NOW, ids, planned, protected, record
+from tests.providers.backends import StandinBackend, StandinStore
+
+MINUTE = 60_000_000
+
+
+def named(name: object) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, str(name)))
+
+
+def row(name: object, **fields: Any) -> dict[str, Any]:
+    return record(named(name), **fields)
+
+
+@pytest.fixture
+def store(oracle: Any) -> Iterator[StandinStore]:
+    with StandinBackend(oracle).store() as made:
+        oracle.statements.clear()
+        yield made
+        oracle.before = oracle.loses = None
+
+
+@pytest.fixture
+def provider(store: StandinStore) -> Iterator[OracleProvider]:
+    with store.open() as opened:
+        yield opened
+
+
+def statement(store: StandinStore, text: str) -> Any:
+    return store._run(text)
+
+
+# Reading
+
+
+def test_a_timestamp_without_a_zone_is_the_instant_that_was_written_trap_14_15(store: StandinStore) -> None:
+    with store.open({"summaries": "America/New_York"}) as provider:
+        for kind in (CONVERSATION, "summaries"):
+            field = "timestamp" if kind == CONVERSATION else "created_at"
+            new = {**row(kind), "timestamp": None, field: "2026-11-30T23:30:00-05:00"}
+            new["last_accessed_at"] = "2026-10-01T02:00:00+02:00"
+            assert provider.insert(kind, [new])[0].status == "applied"
+            [batch] = provider.scan(kind, ("created_at", "last_accessed_at"))
+            assert batch.frame.row(0) == (parse_as_of("2026-12-01T04:30:00Z"), parse_as_of("2026-10-01T00:00:00Z"))
+    [(text,)] = statement(store, f"SELECT timestamp FROM {store._table(CONVERSATION)}")
+    assert text.isoformat() == "2026-12-01T04:30:00"
+
+
+def test_every_page_is_read_trap_26(store: StandinStore, provider: Provider) -> None:
+    statement(
+        store,
+        f"INSERT INTO {store._table(CONVERSATION)} (id, agent_id, content, timestamp, importance) "
+        "SELECT decode(md5(n::text), 'hex'), 'gardener', 'x', TIMESTAMP '2026-01-01 00:00:00', 0.1 "
+        "FROM generate_series(1, 20137) n",
+    )
+    plan = planned(provider)
+    assert (plan.counts["scanned"], plan.counts["planned"], plan.counts["deferred"]) == (20137, 500, 19637)
+
+
+def test_flags_stand_where_the_layout_has_a_place_for_them_trap_29(store: StandinStore, provider: Provider) -> None:
+    for place, value in enumerate([True, 1, "yes", "ON"]):
+        store.seed("knowledge_base", [{**row(place), "timestamp": None, "created_at": "2026-01-01", "pinned": value}])
+    store.seed(
+        "knowledge_base", [{**row("tagged"), "timestamp": None, "created_at": "2026-01-01", "tags": ["verified"]}]
+    )
+    pins = [{"name": "status", "value": "x", "pinned": 1}]
+    entity = {"_id": named("e"), "name": "ramp", "attributes": pins, "created_at": "2026-01-01", "importance": 0.1}
+    store.seed("entity_memory", [entity])
+    assert protected(planned(provider)) == {"pinned": 5, "verified": 1}
+
+
+def test_raw_ids_and_citations_are_one_form_trap_30(store: StandinStore, provider: Provider) -> None:
+    store.seed(CONVERSATION, [row("c1"), row("c2"), row("c3")])
+    summaries = [
+        {"_id": named("s1"), "source_message_ids": [named("c1")]},
+        {"_id": "a summary's own id", "source_message_ids": [named("c3")], "retention_state": "suppressed"},
+    ]
+    store.seed("summaries", [{**one, "content": "x", "created_at": "2026-11-30"} for one in summaries])
+    plan = planned(provider)
+    assert sorted(ids(plan)) == sorted([named("c2"), named("c3")])
+    assert protected(plan)["cited"] == 1
+    assert set(provider.fetch("summaries", ["a summary's own id"])) == {"a summary's own id"}
+
+
+def test_a_logical_id_that_is_null_is_the_raw_key_and_one_that_is_doubled_is_no_record(
+    store: StandinStore, provider: Provider
+) -> None:
+    store.seed("summaries", [{"_id": name, "content": name, "created_at": "2026-01-01"} for name in ("a", "a", "b")])
+    store.seed("summaries", [{"_id": "gone", "content": "c"}])
+    table = store._table("summaries")
+    statement(store, f"UPDATE {table} SET summary_id = NULL WHERE summary_id = 'gone'")
+    [(key,)] = statement(store, f"SELECT id FROM {table} WHERE summary_id IS NULL")
+    nameless = str(uuid.UUID(bytes=key))
+    batches = list(provider.scan("summaries", ("record_id",)))
+    assert {name for batch in batches for name in batch.frame["record_id"]} == {"b", nameless}
+    assert [(one.key.record_id, one.reason) for batch in batches for one in batch.unreadable] == [("a", "duplicate id")]
+    found = provider.fetch("summaries", ["a", "b", nameless])
+    assert isinstance(found["a"], Unreadable)
+    assert found[nameless]["content"] == "c"  # type: ignore[index]
+    keys = [RecordKey("summaries", name) for name in ("a", "b", nameless)]
+    outcomes = provider.patch([Patch(key, {}, {"importance": 0.5}) for key in keys])
+    assert [outcome.status for outcome in outcomes] == ["failed", "applied", "applied"]
+    assert [str(one["_id"]) for one in provider.find("summaries")] == ["b", nameless]
+
+
+# Writing
+
+
+def meta(store: StandinStore, name: object) -> dict[str, bytes]:
+    return store.stored(CONVERSATION)[named(name)]
+
+
+def test_what_others_put_into_the_merged_json_survives_also_between_read_and_write_trap_23(
+    store: StandinStore, provider: OracleProvider, oracle: Any
+) -> None:
+    store.seed(CONVERSATION, [row("a", suppression_note="of an earlier time"), row("b"), row("c")])
+    rows = provider.fetch(CONVERSATION, [named(name) for name in "abc"])
+
+    def meanwhile(connection: Any, text: str) -> None:
+        if text.startswith("UPDATE"):
+            oracle.before = None
+            store.change(CONVERSATION, named("a"), {"unsuppression_note": "written meanwhile", "role": "system"})
+            store.change(CONVERSATION, named("b"), {"access_count": 9})
+            store.remove(CONVERSATION, named("c"))
+
+    oracle.before = meanwhile
+    changes = {"suppressed_by": "p", "retention_state": "suppressed"}
+    patches = [Patch(RecordKey(CONVERSATION, name), requirements(found), changes) for name, found in rows.items()]  # type: ignore[arg-type]
+    found = {outcome.key.record_id: outcome.status for outcome in provider.patch(patches)}
+    assert found == {named("a"): "applied", named("b"): "changed", named("c"): "gone"}
+    left = meta(store, "a")
+    assert (left["suppressed_by"], left["role"]) == (b'"p"', b"'system'")
+    assert left["unsuppression_note"] == b'"written meanwhile"'
+    assert left["suppression_note"] == b'"of an earlier time"'
+    assert meta(store, "b")["retention_state"] == b"'active'"
+    assert named("c") not in store.stored(CONVERSATION)
+
+
+def test_a_null_and_an_object_in_the_merged_json_are_what_was_asked_for(
+    provider: Provider, store: StandinStore
+) -> None:
+    store.seed(CONVERSATION, [row("a", suppression_note="x", suppressed_by="p")])
+    key = RecordKey(CONVERSATION, named("a"))
+    for changes in ({"x_deep": {"a": 1, "b": 2}}, {"x_deep": {"c": 3}}, {"suppression_note": None}):
+        assert provider.patch([Patch(key, {}, changes)])[0].status == "applied"
+    found = provider.fetch(CONVERSATION, [key.record_id])[key.record_id]
+    assert isinstance(found, dict)
+    assert (found["x_deep"], found["suppressed_by"]) == ({"c": 3}, "p")
+    assert "suppression_note" not in found
+    patch = Patch(key, {"x_deep": {"c": 3}, "suppression_note": None, "x_other": MISSING}, {"x_deep": "y"})
+    assert [provider.patch([patch])[0].status for _ in range(2)] == ["applied", "changed"]
+
+
+def test_a_record_that_the_store_refuses_stops_no_other_trap_34(store: StandinStore) -> None:
+    store.seed(CONVERSATION, [row(n, content="refuse me" if n == 4 else "x") for n in range(10)])
+    table = store._table(CONVERSATION)
+    statement(
+        store,
+        f"ALTER TABLE {table} ADD CONSTRAINT {table.split('.')[1]}R "
+        "CHECK (content <> 'refuse me' OR retention_state = 'active')",
+    )
+    with store.open() as provider:
+        planner = RetentionPlanner(provider, "", RetentionConfig())
+        plan = planner.plan(as_of=NOW, now=NOW)
+        report = planner.apply(plan, approved_by="ann", reason="old", count=10, now=NOW + MINUTE).to_json()
+        assert report["applied"] == 9
+        [(reason, [failed])] = report["failed"].items()
+        assert failed == named(4)
+        assert "check" in reason
+        assert len(suppressed_records(provider)) == 9
+
+
+def test_texts_longer_than_a_varchar_are_stored_whole_trap_45(store: StandinStore, provider: Provider) -> None:
+    store.seed(CONVERSATION, [row("a")])
+    note = "ü“'" * 20_000
+    key = RecordKey(CONVERSATION, named("a"))
+    assert provider.patch([Patch(key, {}, {**SUPPRESSION, "suppression_note": note})])[0].status == "applied"
+    assert (
+        provider.patch([Patch(key, {"suppression_note": note}, {"retention_state": "active"})])[0].status == "applied"
+    )
+    new = {"_id": "big", "memory_id": "big", "content": '{"text": "' + note * 5 + '"}', "record_type": "fallow_plan"}
+    assert provider.insert("shared_memory", [new])[0].status == "applied"
+    found = provider.fetch("shared_memory", ["big"])["big"]
+    assert isinstance(found, dict)
+    assert note * 5 in found["content"]
+    assert found["record_type"] == "fallow_plan"
+
+
+class SmallRows(OracleProvider):
+    """A schema whose rows hold little, so that plans and decisions are stored in parts (SPEC §10)."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(kind="oracle", batch_size=7, max_row_bytes=8_000)
+
+
+def test_a_plan_too_large_for_a_row_is_stored_in_parts_and_applied_10(store: StandinStore, oracle: Any) -> None:
+    store.seed(CONVERSATION, [row(n) for n in range(40)])
+    with SmallRows(oracle.pool(), "MEMORIZZ", prefix=store._prefix) as provider:
+        planner = RetentionPlanner(provider, "", RetentionConfig())
+        plan = planner.plan(as_of=NOW, now=NOW)
+        report = planner.apply(plan.plan_id, approved_by="ann", reason="x" * 5_000, count=40, now=NOW + MINUTE)
+        assert report.to_json()["applied"] == 40
+        longest = max(len(str(one["content"])) for one in provider.find("shared_memory") if "plan" in str(one["_id"]))
+        assert longest < 8_500
+        back = planner.restore_plan(plan.plan_id, approved_by="bea", reason="back", now=NOW + 2 * MINUTE)
+        assert back.to_json()["applied"] == 40
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_connection_lost_at_any_commit_of_an_apply_leaves_the_right_end_trap_25(
+    kind: str, oracle: Any, store: StandinStore
+) -> None:
+    """Twelve records; the connection ends at one commit after the other; running it again completes it."""
+    lost = 0
+    for commit in range(6):
+        with StandinBackend(oracle).store() as made:
+            made.seed(CONVERSATION, [row(n) for n in range(12)])
+            with made.open() as provider:
+                planner = RetentionPlanner(provider, "", RetentionConfig())
+                plan = planner.plan(as_of=NOW, now=NOW)
+                oracle.loses = (kind, commit)
+                with contextlib.suppress(FallowError):
+                    planner.apply(plan, approved_by="ann", reason="old", count=12, now=NOW + MINUTE)
+                lost += oracle.loses is None
+                oracle.loses = None
+                end = planner.apply(plan, approved_by="ann", reason="old", count=12, now=NOW + 2 * MINUTE).to_json()
+                assert end["applied"] + end["already"] == 12, (commit, end)
+                assert {item.record_id for item in suppressed_records(provider)} == {named(n) for n in range(12)}
+                rows = list(provider.find("shared_memory"))
+                changes = [one for one in rows if one.get("record_type") == "memory_history_change"]
+                assert len(changes) == 12
+                assert sum("memory_forgotten" in str(one["content"]) for one in rows) == 1
+    assert lost >= 4
+
+
+# Schemas, addresses, diagnosis
+
+
+def test_an_old_schema_is_read_and_doctor_prints_the_ddl_it_needs(store: StandinStore) -> None:
+    store.seed(CONVERSATION, [row("a")])
+    table = store._table(CONVERSATION)
+    for column in ("importance", "last_accessed_at", "retention_state", "retention_meta"):
+        statement(store, f"ALTER TABLE {table} DROP COLUMN {column}")
+    key = RecordKey(CONVERSATION, named("a"))
+    with store.open() as provider:
+        assert isinstance(provider, OracleProvider)
+        assert planned(provider).counts["scanned"] == 1
+        [outcome] = provider.patch([Patch(key, {}, SUPPRESSION)])
+        assert outcome.status == "failed"
+        assert "doctor" in outcome.detail
+        needed = [detail.partition(": ")[2] for name, _, detail in provider.diagnose() if name == "column"]
+        assert len(needed) == 4
+    for ddl in needed:
+        statement(store, ddl)
+    with store.open() as provider:
+        assert provider.patch([Patch(key, {}, SUPPRESSION)])[0].status == "applied"
+        assert [name for name, _, _ in provider.diagnose() if name == "column"] == []  # type: ignore[attr-defined]
+
+
+def test_a_schema_without_a_store_is_none(oracle: Any) -> None:
+    pool = oracle.pool()
+    with pytest.raises(StoreNotFoundError):
+        OracleProvider(pool, "NOTHING_HERE")
+    pool.close(force=True)
+
+
+SECRET = "hunter2-secret"
+
+
+@pytest.mark.parametrize(
+    ("uri", "error"),
+    [
+        (f"oracle://user:{SECRET}@127.0.0.1:1/service?schema=S", StoreBusyError),
+        (f"oracle://user:{SECRET}@[::1/service", UsageError),
+        (f"oracle://user:{SECRET}@host:99999999/service", UsageError),
+        (f"oracle://user:{SECRET}@host", UsageError),
+        (f"oracle://:{SECRET}@host/service", UsageError),
+        (f"oracle://user:{SECRET}@host/service?schema=a b", UsageError),
+        (f"oracle://user:{SECRET}@host/service?colour={SECRET}", UsageError),
+        ("oracle://user@host/service", SettingError),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_one_clear_line_without_its_password(
+    uri: str, error: type[FallowError]
+) -> None:
+    """The driver itself answers here: no Oracle client, no server."""
+    with pytest.raises(error) as caught:
+        open_provider(uri)
+    assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+    assert caught.value.hint
+
+
+def test_the_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FALLOW_ORACLE_PASSWORD", SECRET)
+    with pytest.raises(StoreBusyError) as caught:
+        open_provider("oracle://user@127.0.0.1:1/service")
+    assert SECRET not in str(caught.value)
+
+
+def test_the_pages_statements_are_the_modules() -> None:
+    """docs/oracle.md prints the DDL that the code has."""
+    page = (Path(__file__).parents[2] / "docs" / "oracle.md").read_text(encoding="utf-8")
+    for column, kind in sql.RETENTION_COLUMNS.items():
+        assert f"{column} {kind}" in page

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import html
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +22,8 @@ from fallow.times import iso
 #: A table artifact of more rows is dropped by Prefect's event log and shown empty by its UI.
 MAX_ROWS: Final = 500
 _LOWEST: Final = 10
+#: Below this share of recalled records the page says what that may mean.
+_HARDLY: Final = 0.05
 #: Broken rules that a contract page lists for a store.
 MAX_BROKEN: Final = 50
 _MARKS: Final = str.maketrans({mark: "\\" + mark for mark in "\\`*_{}[]()#+!|~"})
@@ -63,7 +67,18 @@ def _line(entry: PlanEntry, texts: Mapping[RecordKey, str] | None) -> str:
     """One record, named as ``leave_out`` takes it."""
     text = escaped((texts or {}).get(entry.key, ""))
     name = escaped(f"{entry.memory_type}:{entry.record_id}")
-    return f"1. **{name}** {escaped(entry.reason)}" + (f" *{text}*" if text else "")
+    return f"1. **{name}** {plain_reason(entry)}" + (f" *{text}*" if text else "")
+
+
+def plain_reason(entry: PlanEntry) -> str:
+    """Why a record is in a plan, as one would say it."""
+    age = f"{entry.age_days:.0f} days old"
+    used = (
+        "never recalled"
+        if not entry.access_count
+        else f"recalled {entry.access_count} {'time' if entry.access_count == 1 else 'times'}"
+    )
+    return f"{age}, {used}, importance {entry.importance:.2f}: worth {entry.retention:.3f}"
 
 
 def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expires_at: int, refusal: str) -> str:
@@ -84,38 +99,67 @@ def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expire
     return "\n\n".join(parts)
 
 
+#: Why a record that is old and low stays all the same, for people (SPEC §6.3).
+_PROTECTIONS: Final[Mapping[str, str]] = {
+    "unreadable": "cannot be read, so it is not judged",
+    "unknown_creation_time": "nobody knows how old it is",
+    "suppressed": "hidden already",
+    "sealed": "sealed into its own thread",
+    "held": "somebody put a hold on it",
+    "pinned": "pinned by its agent or user",
+    "verified": "verified to be right",
+    "restored": "a person took it back a short while ago",
+    "left_out": "an approver left it out a short while ago",
+    "cited": "something visible is built on it",
+    "quarantined": "it breaks its data contract",
+}
+
+
 def plan_page(
-    plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expires_at: int, picture: bytes, file: str
+    plan: RetentionPlan,
+    texts: Mapping[RecordKey, str] | None,
+    expires_at: int,
+    picture: bytes,
+    file: str,
+    links: Mapping[str, str] | None = None,
 ) -> str:
-    """The plan's page: what it would do, by which policy, and what that rests on (SPEC §6.5)."""
-    counts, coverage = plan.counts, plan.document["coverage"]
-    held = [(reason, number) for reason, number in counts["protected"].items() if number]
+    """The plan's page, for somebody who has two minutes: what, how much, why, how sure (SPEC §6.5).
+
+    Args:
+        plan: the plan.
+        texts: excerpts of the lowest records, where they may be shown.
+        expires_at: until when it waits, microseconds.
+        picture: the distribution of retention, a PNG.
+        file: the address of the complete plan, or "".
+        links: addresses in the UI by what they lead to.
+    """
+    number = len(plan.entries)
     parts = [
         f"# Retention plan: {escaped(plan.scope.label)}",
-        f"`{plan.plan_id}`",
         sentence(plan),
-        f"It waits for its approval until {_short(iso(expires_at))}.",
+        (
+            f"It waits for its approval until {_short(iso(expires_at))}. Unanswered, it hides nothing. "
+            f"To answer: the run's menu with three dots, Resume; or `fallow approve {plan.plan_id}`. "
+            f"To approve, repeat the number of records planned: **{number}**."
+        ),
     ]
     if plan.wide:
         share = plan.document["blast_radius"]["share"]
-        parts.append(f"**Wide: it hides {share:.0%} of its scope**, above the limit set for a plan.")
-    numbers = ("scanned", "eligible", "planned", "deferred", "changed_while_planning")
+        parts.append(
+            f"**Wide: it hides {share:.0%} of its scope**, above the limit set for a plan. A first plan over an old "
+            "store is like that, and so is one after ratings were lost. Look twice."
+        )
+    parts += ["## The numbers", _numbers(plan), "## Protected, and why", _protected(plan)]
     parts += [
-        "## Counts",
-        markdown_table(("count", "records"), [(name.replace("_", " "), counts[name]) for name in numbers]),
-        "Low and old enough, but protected: " + (", ".join(f"{escaped(why)} {n}" for why, n in held) or "none") + ".",
-        "Values out of their range: "
-        + (", ".join(f"{escaped(name)} {n}" for name, n in counts["breaches"].items()) or "none")
-        + ".",
-        "## What it rests on",
-        (
-            f"Rated: {coverage['rated']:.0%}. Ever recalled: {coverage['accessed']:.0%}. "
-            f"Recency below 0.01: {coverage['recency_below_0.01']:.0%}. An unused record falls below the cut when its "
-            f"importance is under {coverage['effective_importance_cut']:.2f}."
-        ),
-        f"![how retention spreads]({data_url(picture)})",
-        "## The lowest",
+        f"## The {min(_LOWEST, number)} lowest",
+        "Any of them can be left out, by the name in bold.",
         lowest(plan, texts),
+        "## How sure we are",
+        *_sureness(plan),
+    ]
+    if picture:
+        parts.append(f"![how retention spreads, and where the cut is]({data_url(picture)})")
+    parts += [
         "## Policy",
         markdown_table(
             ("setting", "value", "from"),
@@ -129,9 +173,82 @@ def plan_page(
     ):
         if names:
             parts.append(f"{title}: " + ", ".join(escaped(name) for name in names) + ".")
-    parts.append(f"The complete plan: `{file}`" if file else "The complete plan is in the store.")
-    parts.append(f"Or: `fallow show {plan.plan_id} --json`. Its SHA-256 is `{plan.document_sha256}`.")
+    parts += ["## More"]
+    parts += [f"[{name}]({address})" for name, address in (links or {}).items()]
+    parts += [
+        f"The complete plan: `{file}`" if file else "The complete plan is in the store.",
+        f"`fallow show {plan.plan_id}` lists every record; `fallow explain RECORD_ID` says why one is (not) here.",
+        f"Plan `{plan.plan_id}`, SHA-256 `{plan.document_sha256}`.",
+    ]
     return "\n\n".join(parts)
+
+
+def _numbers(plan: RetentionPlan) -> str:
+    counts = plan.counts
+    rows = [
+        ("records in scope", counts["scanned"]),
+        ("old enough and below the cut, unprotected", counts["eligible"]),
+        ("in this plan", counts["planned"]),
+        ("deferred to a later plan by the cap", counts["deferred"]),
+    ]
+    if counts["changed_while_planning"]:
+        rows.append(("changed while this was planned, left out", counts["changed_while_planning"]))
+    types = Counter(entry.memory_type for entry in plan.entries)
+    rows += [(f"of these in {name}", number) for name, number in types.most_common()]
+    agents = Counter(entry.agent_id or "nobody" for entry in plan.entries)
+    if len(agents) > 1:
+        rows += [(f"of these owned by {name}", number) for name, number in agents.most_common(10)]
+    return markdown_table(("", "records"), rows)
+
+
+def _protected(plan: RetentionPlan) -> str:
+    held = [(reason, number) for reason, number in plan.counts["protected"].items() if number]
+    if not held:
+        return "Nothing that is old and low enough is protected."
+    held.sort(key=lambda item: -item[1])
+    return markdown_table(
+        ("old and low enough, but", "records", ""),
+        [(reason.replace("_", " "), number, _PROTECTIONS.get(reason, "")) for reason, number in held],
+    )
+
+
+def _sureness(plan: RetentionPlan) -> list[str]:
+    """Coverage, contracts and broken values, each with what it means for the decision."""
+    coverage = plan.document["coverage"]
+    said = [
+        f"- Rated: **{coverage['rated']:.0%}** of the records."
+        + (" The others count with the default, so age and use decide." if coverage["rated"] < 1 else ""),
+        f"- Ever recalled: **{coverage['accessed']:.0%}**."
+        + (
+            " Hardly any: either nothing is needed, or the agent does not record its reads."
+            if coverage["accessed"] < _HARDLY
+            else ""
+        ),
+        (
+            f"- Recency is used up (below 0.01) for **{coverage['recency_below_0.01']:.0%}**. A record that was never "
+            f"recalled falls below the cut when its importance is under **{coverage['effective_importance_cut']:.2f}**."
+        ),
+    ]
+    contracts = plan.document.get("contracts")
+    if not contracts:
+        said.append("- Data contracts: not checked.")
+    else:
+        broken = contracts["broken"]
+        said.append(
+            f"- Data contracts: {contracts['rules']} rules, "
+            + ("all hold." if not broken else f"**{len(broken)} broken** ({escaped(contracts['state'])}): ")
+            + ", ".join(f"{escaped(name)} {number}" for name, number in sorted(broken.items())[:_LOWEST])
+            + (", …" if len(broken) > _LOWEST else "")
+        )
+        if contracts["quarantined"]:
+            said.append(f"- Kept out of the plan by a contract: {escaped(_plain(contracts['quarantined']))}")
+    breaches = plan.counts["breaches"]
+    said.append(
+        "- Values out of their range, which count as absent: "
+        + (", ".join(f"{escaped(name)} {number}" for name, number in breaches.items()) or "none")
+        + "."
+    )
+    return ["\n".join(said)]
 
 
 def _plain(value: Any) -> str:
@@ -147,8 +264,11 @@ def plan_rows(entries: Sequence[PlanEntry]) -> list[dict[str, Any]]:
 
 
 def suppressed_rows(found: Sequence[Suppressed]) -> list[dict[str, Any]]:
-    """The latest suppressions as rows of a table artifact."""
-    return [item.to_json() for item in found[:MAX_ROWS]]
+    """The latest suppressions as rows of a table artifact, each with what the restore deployment's form takes."""
+    return [
+        {**item.to_json(), "restore with": json.dumps({"records": [f"{item.memory_type}:{item.record_id}"]})}
+        for item in found[:MAX_ROWS]
+    ]
 
 
 def report_page(title: str, report: Mapping[str, Any]) -> str:

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.results import get_default_result_storage
+from prefect.runtime import flow_run
+from prefect.utilities.urls import url_for
 
 from fallow.approval import load_plan, stored_plan
 from fallow.plan import RetentionPlan
 from fallow.planner import settings_for, suppressed_records
 from fallow.times import iso, wall_clock
 from tasks.pages import (
+    MAX_ROWS,
     data_url,
     distribution_picture,
     plan_page,
@@ -39,7 +44,7 @@ def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
         texts = excerpts(provider, plan.entries[:10]) if shown else None
         stored = stored_plan(provider, plan_id, wall_clock())
     picture = distribution_picture(plan)
-    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan))
+    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan), _links())
     create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
     create_table_artifact(plan_rows(plan.entries), key="retention-plan-records", description=plan_id)
     create_image_artifact(data_url(picture), key="retention-distribution", description=plan_id)
@@ -73,6 +78,26 @@ def show_report(store: str | None, title: str, key: str, report: Mapping[str, An
     create_markdown_artifact(report_page(title, report), key=key, description=title)
     with open_store(store) as provider:
         found = suppressed_records(provider)
+    form = restore_form()
+    how = f"[Restore]({form}) takes `approved_by` and what stands under *restore with*." if form else ""
+    cut = f" The latest {MAX_ROWS} are listed." if len(found) > MAX_ROWS else ""
     create_table_artifact(
-        suppressed_rows(found), key="suppressed-memories", description=f"{len(found)} records are hidden"
+        suppressed_rows(found), key="suppressed-memories", description=f"{len(found)} records are hidden.{cut} {how}"
     )
+
+
+def _links() -> dict[str, str]:
+    """Where the page leads in the UI: the run that waits, and the way back."""
+    found = {"The run that waits": flow_run.ui_url or "", "The way back: restore": restore_form()}
+    return {name: address for name, address in found.items() if address}
+
+
+def restore_form() -> str:
+    """The address of the restore deployment's form in the UI, or "" where it is not deployed."""
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name("restore-memories/restore")
+        except ObjectNotFound:
+            return ""
+    address = url_for("deployment", obj_id=found.id)
+    return f"{address}/run" if address else ""

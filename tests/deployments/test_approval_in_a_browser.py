@@ -1,11 +1,13 @@
 """The whole approval in a real browser, against a real server and worker; screenshots are kept (SPEC §7, §9).
 
-A person opens the waiting run, reads the form, leaves one record out and resumes; then restores the plan
-from the UI's form of the restore deployment. What happened is asserted through the API and the store.
+A person reads the plan's page, opens the waiting run, reads the form, leaves one record out and resumes; looks at
+the suppressed table; then restores the plan from the UI's form of the restore deployment. What happened is asserted
+through the API and the store.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,13 +81,20 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
         entries = load_plan(provider, plan.plan_id).entries
     spared = entries[0]
 
+    shown = next(
+        item for item in prefect_api.read_artifacts() if item.key == "retention-plan" and plan.plan_id in item.data
+    )
+    page.goto(f"{prefect_server.address}/v2/artifacts/artifact/{shown.id}")
+    page.get_by_role("heading", name="Retention plan: whole store").first.wait_for()
+    page.screenshot(path=pictures / "1-plan-page.png", full_page=True)
+
     page.goto(f"{prefect_server.address}/v2/runs/flow-run/{run_id}")
     page.get_by_role("button", name="Open menu").click()
-    page.screenshot(path=pictures / "1-waiting-run.png")
+    page.screenshot(path=pictures / "2-waiting-run.png")
     page.get_by_role("menuitem", name="Resume").click()
     form = page.get_by_role("dialog")
     form.get_by_text(plan.plan_id).first.wait_for()
-    page.screenshot(path=pictures / "2-form-what-it-says.png")
+    page.screenshot(path=pictures / "3-form-what-it-says.png")
     form.get_by_role("button", name="Select Decision").click()
     page.get_by_role("option", name="approve").click()
     labelled(form, "Approved By").fill("Ada")
@@ -93,8 +102,10 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
     assert labelled(form, "Plan Id").input_value() == plan.plan_id
     labelled(form, "Reason").fill("The year is over.")
     form.get_by_role("button", name="Add item").click()
-    form.locator("fieldset").last.locator("textarea").last.fill(f"{spared.memory_type}:{spared.record_id}")
-    page.screenshot(path=pictures / "3-form-filled.png")
+    adding = page.get_by_role("button", name="Add item")
+    items = form.locator("div").filter(has=adding).filter(has=page.locator("textarea"))
+    items.last.locator("textarea").fill(f"{spared.memory_type}:{spared.record_id}")
+    page.screenshot(path=pictures / "4-form-filled.png")
     assert hidden(store) == set()
     form.get_by_role("button", name="Resume").click()
     wait_until(lambda: state_of(prefect_api, run_id) not in {"Suspended", "Resuming"}, "the run was resumed")
@@ -104,13 +115,13 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
     assert plans_of(store)[0].decision.by == "Ada"
     page.goto(f"{prefect_server.address}/v2/runs/flow-run/{run_id}?tab=Artifacts")
     page.get_by_text("retention-report").first.wait_for()
-    page.screenshot(path=pictures / "4-applied.png")
-    shown = next(
-        item for item in prefect_api.read_artifacts() if item.key == "retention-plan" and plan.plan_id in item.data
-    )
-    page.goto(f"{prefect_server.address}/v2/artifacts/artifact/{shown.id}")
-    page.get_by_role("heading", name="Retention plan: whole store").first.wait_for()
-    page.screenshot(path=pictures / "5-plan-page.png", full_page=True)
+    page.screenshot(path=pictures / "5-applied.png")
+    table = next(item for item in prefect_api.read_artifacts() if item.key == "suppressed-memories")
+    page.goto(f"{prefect_server.address}/v2/artifacts/artifact/{table.id}")
+    page.get_by_text(entries[1].record_id).filter(visible=True).first.wait_for()
+    page.screenshot(path=pictures / "6-suppressed-table.png", full_page=True)
+    hint = next(row["restore with"] for row in json.loads(table.data) if row["record_id"] == entries[1].record_id)
+    assert json.loads(hint) == {"records": [f"{entries[1].memory_type}:{entries[1].record_id}"]}
 
     restore = prefect_api.read_deployment_by_name("restore-memories/restore")
     known = {run.id for run in prefect_api.read_flow_runs(limit=200)}
@@ -122,7 +133,7 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
         ("store", str(store)),
     ):
         labelled(page, name).fill(value)
-    page.screenshot(path=pictures / "6-restore-form.png", full_page=True)
+    page.screenshot(path=pictures / "7-restore-form.png", full_page=True)
     page.get_by_role("button", name="Submit").click()
 
     def restoring() -> Any:
@@ -145,5 +156,5 @@ def test_a_person_approves_all_but_one_and_takes_it_back_in_the_ui(
     assert after[unchanged] == before[unchanged]
     page.goto(f"{prefect_server.address}/v2/runs/flow-run/{found.id}")
     page.get_by_text("Applied").first.wait_for()
-    page.screenshot(path=pictures / "7-restored.png")
-    assert len(list(pictures.glob("*.png"))) == 7
+    page.screenshot(path=pictures / "8-restored.png")
+    assert len(list(pictures.glob("*.png"))) == 8

@@ -90,9 +90,17 @@ def test_excerpts_stand_nowhere_unless_they_may_be_shown_14(plan):
 def test_the_page_shows_counts_coverage_and_where_each_setting_came_from_6_5(plan):
     made, _ = plan
     page = plan_page(made, None, made.expires_at, b"", "/results/plan.json")
-    for part in ("| scanned | 3 |", "| planned | 3 |", "| blast\\_radius | 0.5 | option |", "| grace\\_days | 30.0 |"):
+    for part in (
+        "| records in scope | 3 |",
+        "| in this plan | 3 |",
+        "| blast\\_radius | 0.5 | option |",
+        "| grace\\_days | 30.0 |",
+    ):
         assert part in page
-    assert "Rated: 100%" in page
+    assert "Rated: **100%**" in page
+    assert "days old, never recalled, importance 0.05: worth 0.017" in page
+    assert "Nothing that is old and low enough is protected." in page
+    assert f"repeat the number of records planned: **{len(made.entries)}**" in page
     assert "/results/plan.json" in page
     assert made.document_sha256 in page
 

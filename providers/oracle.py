@@ -444,6 +444,8 @@ class OracleProvider:
         outcomes: dict[int, Outcome],
     ) -> None:
         """One statement over many rows, one commit; rows that it did not match stay ``left`` to be read again."""
+        # One order for everybody: two processes that write the same rows wait for each other and never deadlock.
+        entries = sorted(entries, key=lambda entry: bytes(entry[1]["id"]))
         counts, refused, lost = self._many(statement, [binds for _, binds, _ in entries], entries[0][2])
         for place, (index, _, _) in enumerate(entries):
             key = left[index].key
@@ -693,6 +695,9 @@ class OracleProvider:
         with _reading("the clock"), self._connection() as connection:
             [row] = self._read(connection, sql.CLOCK, {})
         checks.append(("server clock", "info", f"{row['utc_now']} UTC"))
+        for name in (*PRIMARY_TYPES, "shared_memory", "agents"):
+            if (self._prefix + name).lower() not in self._described and not self._tables(name):
+                checks.append(("table", "warning", f"{name}: no such table, or this user may not see it"))
         for statement in self.missing_columns():
             checks.append(("column", "warning", f"missing; its owner adds it with: {statement}"))
         return checks

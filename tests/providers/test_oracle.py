@@ -279,6 +279,13 @@ def test_an_old_schema_is_read_and_doctor_prints_the_ddl_it_needs(store: Standin
         assert [name for name, _, _ in provider.diagnose() if name == "column"] == []  # type: ignore[attr-defined]
 
 
+def test_doctor_names_tables_that_are_not_there_or_not_to_be_seen(provider: OracleProvider) -> None:
+    told = [
+        detail.partition(":")[0] for name, state, detail in provider.diagnose() if (name, state) == ("table", "warning")
+    ]
+    assert told == ["workflow_memory", "agents"]
+
+
 def test_a_schema_without_a_store_is_none(oracle: Any) -> None:
     pool = oracle.pool()
     with pytest.raises(StoreNotFoundError):

@@ -236,6 +236,16 @@ class Cursor:
         return [tuple(map(_from_postgres, row)) for row in self._cursor.fetchall()]
 
 
+class DataFrame:
+    """As oracledb's: nothing but Arrow's stream."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
 class Connection:
     """As oracledb's, in a transaction until it commits."""
 
@@ -273,7 +283,7 @@ class Connection:
     def close(self) -> None:
         self.postgres.close()
 
-    def fetch_df_batches(self, statement: str, parameters: Any = None, size: int = 1000) -> Iterator[pa.Table]:
+    def fetch_df_batches(self, statement: str, parameters: Any = None, size: int = 1000) -> Iterator[DataFrame]:
         text, names = translated(statement)
         self.standin.meets(self, text)
         cursor = None
@@ -292,7 +302,7 @@ class Connection:
                 ]
                 if rows:
                     self.standin.statements.append((statement, len(rows)))
-                    yield pa.table(columns, schema=schema)
+                    yield DataFrame(pa.table(columns, schema=schema))
                     if self.standin.fault == "cut":
                         raise oracledb.OperationalError(Detail("DPY-4011", "the database closed the connection"))
                 if len(rows) < size:

@@ -23,7 +23,7 @@ from fallow.journal import change_id, event_id, forgotten_event, forgotten_key, 
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.protection import COLUMNS, ContractGate, ContractResult, protection
 from fallow.provider import Patch, Provider, RecordKey, Row, Unreadable
-from fallow.record import basis, fingerprint, frame_of, read_record, requirements
+from fallow.record import Record, basis, fingerprint, frame_of, read_record, requirements
 from fallow.retention import CONVERSATION, StoreView, cited_ids, conversation_room, read_store
 from fallow.settings import ApprovalConfig, RetentionConfig, resolve
 from fallow.times import iso, parse_time
@@ -108,13 +108,33 @@ class _Suppression:
     unknown: dict[RecordKey, str] = field(default_factory=dict)
     heads: dict[str, str] | None = None
 
-    def verdict(self, key: RecordKey, row: Row | Unreadable | None) -> str | None:
-        """Why this record is not to be written now, or None where it is (SPEC §8.1)."""
-        if row is None:
-            return "gone"
-        if isinstance(row, Unreadable):
-            return "unreadable"
-        record = read_record(row, key.memory_type, key.record_id)
+    def verdicts(
+        self, keys: Sequence[RecordKey], rows: Mapping[RecordKey, Row | Unreadable]
+    ) -> dict[RecordKey, str | None]:
+        """For each record why it is not to be written now, or None where it is (SPEC §8.1)."""
+        found: dict[RecordKey, str | None] = {}
+        as_planned: dict[RecordKey, Record] = {}
+        for key in keys:
+            row = rows.get(key)
+            if row is None:
+                found[key] = "gone"
+            elif isinstance(row, Unreadable):
+                found[key] = "unreadable"
+            else:
+                record = read_record(row, key.memory_type, key.record_id)
+                found[key] = self._moved(key, row, record)
+                if found[key] is None:
+                    as_planned[key] = record
+        frame = frame_of(as_planned.values(), COLUMNS).select(protection(self.config, self.now, cited=self.cited))
+        for key, reason in zip(as_planned, frame.to_series().to_list(), strict=True):
+            if reason is None and key in self.kept:
+                found[key] = "conversation minimum"
+            else:
+                found[key] = "newly cited" if reason == "cited" else reason
+        return found
+
+    def _moved(self, key: RecordKey, row: Row, record: Record) -> str | None:
+        """What has become of a record since it was planned; None where it is as it was."""
         mine = record.suppressed_by == self.plan.plan_id
         if record.retention_state == "suppressed":
             return "already" if mine else "suppressed"
@@ -130,11 +150,7 @@ class _Suppression:
             return "sealed"
         if fingerprint(parts) != entry.fingerprint:
             return next((reason for name, reason in _CHANGES if parts[name] != entry.basis[name]), "edited")
-        frame = frame_of([record], COLUMNS).select(protection(self.config, self.now, cited=self.cited))
-        reason = frame.item()
-        if reason is None and key in self.kept:
-            return "conversation minimum"
-        return "newly cited" if reason == "cited" else reason
+        return None
 
     def changes(self, entry: PlanEntry, row: Row) -> dict[str, Any]:
         """The suppression keys, and only these (SPEC §8.1)."""
@@ -157,9 +173,8 @@ class _Suppression:
         for _ in range(_ROUNDS):
             rows = fetch_keys(self.provider, pending)
             patches: list[Patch] = []
-            for key in pending:
+            for key, reason in self.verdicts(pending, rows).items():
                 row = rows.get(key)
-                reason = self.verdict(key, row)
                 if reason is None and isinstance(row, dict):
                     patches.append(Patch(key, requirements(row), self.changes(self.entries[key], row)))
                 elif reason == "already" and isinstance(row, dict):
@@ -361,9 +376,7 @@ def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
         return False
     changed = 0
     for chunk in chunks(keys, size):
-        rows = fetch_keys(work.provider, chunk)
-        for key in chunk:
-            reason = work.verdict(key, rows.get(key))
+        for reason in work.verdicts(chunk, fetch_keys(work.provider, chunk)).values():
             if reason in {"already", "restored"}:
                 return False
             changed += reason is not None and reason not in {"held", "conversation minimum"}
@@ -371,8 +384,8 @@ def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
 
 
 def _settled(work: _Suppression, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
-    rows = fetch_keys(work.provider, keys)
-    return {key: work.verdict(key, rows.get(key)) or "not applied" for key in keys}
+    verdicts = work.verdicts(keys, fetch_keys(work.provider, keys))
+    return {key: reason or "not applied" for key, reason in verdicts.items()}
 
 
 def _settle_lost(work: _Suppression) -> None:
@@ -381,8 +394,8 @@ def _settle_lost(work: _Suppression) -> None:
     for _ in range(_ROUNDS):
         lost: list[RecordKey] = []
         for chunk in chunks(work.applied, size):
-            rows = fetch_keys(work.provider, chunk)
-            lost += [key for key in chunk if work.verdict(key, rows.get(key)) != "already"]
+            verdicts = work.verdicts(chunk, fetch_keys(work.provider, chunk))
+            lost += [key for key, reason in verdicts.items() if reason != "already"]
         if not lost:
             return
         work.applied = [key for key in work.applied if key not in set(lost)]

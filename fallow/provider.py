@@ -206,6 +206,19 @@ class Diagnosing(Protocol):
 
 
 @runtime_checkable
+class Indexing(Protocol):
+    """A provider whose own reading gains by indexes that agents do not make."""
+
+    def create_indexes(self) -> list[str]:
+        """Makes those that are missing, and says their names; only where an operator asks for it.
+
+        Raises:
+            StoreUnwritableError: the store does not let us.
+        """
+        ...
+
+
+@runtime_checkable
 class CachePurging(Protocol):
     """A provider that can remove semantic cache entries, the only thing fallow ever deletes (SPEC §11)."""
 

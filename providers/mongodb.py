@@ -515,11 +515,18 @@ class MongoDBProvider:
         return checks
 
     def create_indexes(self) -> list[str]:
-        """Makes the indexes that fallow's own reading gains by; only where an operator asks for it. Their names."""
         made = []
         for name, wanted in INDEXES:
-            if name in self._present:
-                made.append(self._database[name].create_index([(field, 1) for field in wanted]))
+            if name not in self._present:
+                continue
+            with _reading(f"the indexes of {name}"):
+                if tuple(wanted) in {tuple(index["key"]) for index in self._database[name].list_indexes()}:
+                    continue
+                try:
+                    index = self._database[name].create_index([(field, 1) for field in wanted])
+                except OperationFailure as error:
+                    _raise_unwritable(error)
+                made.append(f"{name}.{index}")
         return made
 
 

@@ -187,8 +187,16 @@ def settings(store: Store = None, agent_id: AgentId = None, as_json: Json = Fals
     table("Settings", ("setting", "value", "origin", "environment", "meaning"), rows)
 
 
-def doctor(store: Store = None, as_json: Json = False) -> int:
+def doctor(
+    store: Store = None,
+    create_indexes: Annotated[
+        bool, typer.Option("--create-indexes", help="First make the indexes that fallow's own reading gains by.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
     """Check the store, permissions, clock, versions and settings; exit 1 if something stands in the way."""
+    if create_indexes and not store:
+        raise UsageError("indexes are made in a store", hint="add --store")
     checks: list[dict[str, str]] = []
 
     def check(name: str, state: str, detail: str) -> None:
@@ -196,7 +204,7 @@ def doctor(store: Store = None, as_json: Json = False) -> int:
 
     _check_versions(check)
     if store:
-        _check_store(store, check)
+        _check_store(store, check, create_indexes=create_indexes)
     else:
         check("store", "warning", "none named; pass --store or set FALLOW_STORE")
     _check_settings(check)
@@ -222,9 +230,9 @@ def _check_versions(check: Any) -> None:
     check("clock", "ok" if 2025 <= year < 2100 else "error", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
-def _check_store(store: str, check: Any) -> None:
+def _check_store(store: str, check: Any, *, create_indexes: bool) -> None:
     from fallow.planner import settings_for
-    from fallow.provider import Diagnosing
+    from fallow.provider import Diagnosing, Indexing
     from fallow.record import PRIMARY_TYPES
     from fallow.reflection import share_kept_by_reflections
     from fallow.retention import read_agents
@@ -232,6 +240,11 @@ def _check_store(store: str, check: Any) -> None:
     try:
         with open_store(store) as provider:
             check("store", "ok", f"{provider.capabilities.kind}, {provider.identity()}")
+            if create_indexes and isinstance(provider, Indexing):
+                made = provider.create_indexes()
+                check("indexes", "ok", f"made {', '.join(made)}" if made else "all are there")
+            elif create_indexes:
+                check("indexes", "info", f"a store of kind {provider.capabilities.kind} needs none of fallow's")
             for memory_type in PRIMARY_TYPES:
                 records, unreadable = 0, 0
                 for batch in provider.scan(memory_type, ("record_id",)):

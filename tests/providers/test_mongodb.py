@@ -13,6 +13,7 @@ import pytest
 from bson.objectid import ObjectId
 from pymongo import MongoClient, monitoring
 
+from fallow.cli import main
 from fallow.errors import FallowError, StoreBusyError, StoreNotFoundError, UsageError
 from fallow.plan import Scope
 from fallow.planner import suppressed_records
@@ -184,8 +185,34 @@ def test_indexes_are_made_only_when_asked_for(database: Any, address: str) -> No
         planned(provider)
         assert [check[:2] for check in provider.diagnose()] == [("server", "ok"), ("index", "info")]
         assert len(list(database["shared_memory"].list_indexes())) == 1
-        provider.create_indexes()
+        assert provider.create_indexes() == ["shared_memory.record_type_1_timestamp_1"]
+        assert provider.create_indexes() == []
         assert [check[0] for check in provider.diagnose()] == ["server"]
+
+
+def test_doctor_makes_them_with_its_option(database: Any, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*options: str) -> dict[str, list[str]]:
+        main(["doctor", "--store", address, "--json", *options])
+        found: dict[str, list[str]] = {}
+        for one in json.loads(capsys.readouterr().out)["checks"]:
+            found.setdefault(one["check"], []).append(one["detail"])
+        return found
+
+    assert "--create-indexes" in told()["index"][0]
+    assert len(list(database["shared_memory"].list_indexes())) == 1
+    made = told("--create-indexes")
+    assert made["indexes"] == ["made shared_memory.record_type_1_timestamp_1"]
+    assert "index" not in made
+    assert told("--create-indexes")["indexes"] == ["all are there"]
+
+
+def test_indexes_without_a_store_or_where_none_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--create-indexes"]) == 2
+    (tmp_path / "agents").mkdir()
+    capsys.readouterr()
+    main(["doctor", "--store", str(tmp_path), "--create-indexes", "--json"])
+    details = {one["check"]: one["detail"] for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert details["indexes"] == "a store of kind filesystem needs none of fallow's"
 
 
 SECRET = "hunter2-secret"

@@ -4,7 +4,8 @@
 
 Each piece runs in a process of its own. ``plan`` runs twice: cold (it builds the snapshot) and warm. The floor
 of reading is ``decoding`` (every byte read and its JSON checked), that of a warm plan ``listing``. With
-``--peer`` (a Python that has memorizz) its planner runs on the same store.
+``--peer`` (a Python that has memorizz) its planner runs on the same store; its apply is compared by the record,
+durations on the clock. ``python -m benchmarks.page FILE`` writes docs/performance.md from the JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ from typing import Any
 
 from benchmarks.stores import make_store
 
-PIECES = ("listing", "reading", "decoding", "plan", "plan", "plan_afresh", "apply", "suppressed", "restore")
+#: Records that the peer applies: each takes it so long that more would say nothing new.
+PEER_RECORDS = 5
+PIECES = (
+    "listing",
+    "reading",
+    "decoding",
+    "plan",
+    "plan",
+    "plan_afresh",
+    "contracts",
+    "rate",
+    "apply",
+    "suppressed",
+    "restore",
+)
 
 
 def run(piece: str, store: Path, environ: dict[str, str]) -> dict[str, Any]:
@@ -47,11 +62,20 @@ def measure(size: int, folder: Path, peer: list[str]) -> list[dict[str, Any]]:
         found = json.loads(done.stdout)
         numbers = {name: found[name] for name in ("cpu_s", "wall_s", "peak_mb")}
         results.append({"records": size, "piece": "peer's plan", **numbers})
+        own = Path(__file__).with_name("peer_apply.py")
+        done = subprocess.run([peer[0], str(own), str(store), str(PEER_RECORDS)], capture_output=True, check=True)
+        results += [{"records": size, **json.loads(line)} for line in done.stdout.splitlines()]
     cpu = {item["piece"]: item["cpu_s"] for item in results}
+    theirs = {item["piece"]: item for item in results}
     for item in results:
         floor = cpu["listing" if item["piece"] in {"plan, warm", "suppressed"} else "decoding"]
         item["to_floor"] = round(item["cpu_s"] / floor, 2)
-        if "peer's plan" in cpu:
+        if item["piece"] == "apply" and "peer's apply" in theirs:
+            each = theirs["peer's apply"]["wall_s"] / PEER_RECORDS
+            item["to_peer"] = round(item["apply_wall_s"] / item["applied"] / each, 5)
+        elif item["piece"] == "suppressed" and "peer's suppressed" in theirs:
+            item["to_peer"] = round(item["cpu_s"] / cpu["peer's suppressed"], 4)
+        elif "peer's plan" in cpu:
             item["to_peer"] = round(item["cpu_s"] / cpu["peer's plan"], 4)
     return results
 

@@ -105,6 +105,29 @@ def apply(store: Path) -> dict[str, Any]:
     return {"applied": report.applied, "apply_wall_s": round(wall, 3), "apply_cpu_s": round(cpu, 3)}
 
 
+def contracts(store: Path) -> dict[str, Any]:
+    """Reads the store by its snapshot and holds it against its contracts: what a plan does before it decides."""
+    from data_contracts.checking import gate
+    from fallow.provider import open_provider
+    from fallow.retention import read_store
+
+    with open_provider(str(store)) as provider:
+        view = read_store(provider)
+        began = time.process_time()
+        result = gate(provider, view, as_of=NOW)
+        return {"rules": result.summary["rules"], "gate_cpu_s": round(time.process_time() - began, 3)}
+
+
+def rate(store: Path) -> dict[str, Any]:
+    """Rates what has no rating by the heuristic, and writes nothing."""
+    from fallow.importance.backfill import backfill_importance
+    from fallow.provider import open_provider
+
+    with open_provider(str(store)) as provider:
+        report = backfill_importance(provider, now=NOW, dry_run=True)
+    return {"rated": report.rated}
+
+
 def suppressed(store: Path) -> dict[str, Any]:
     """The view of what is hidden."""
     from fallow.planner import suppressed_records
@@ -163,7 +186,19 @@ def columns(store: Path) -> dict[str, Any]:
 
 PIECES: dict[str, Callable[[Path], dict[str, Any]]] = {
     function.__name__: function
-    for function in (listing, reading, decoding, plan, plan_afresh, apply, suppressed, restore, columns)
+    for function in (
+        listing,
+        reading,
+        decoding,
+        plan,
+        plan_afresh,
+        contracts,
+        rate,
+        apply,
+        suppressed,
+        restore,
+        columns,
+    )
 }
 
 

@@ -331,3 +331,84 @@ def test_the_pages_statements_are_the_modules() -> None:
     page = (Path(__file__).parents[2] / "docs" / "oracle.md").read_text(encoding="utf-8")
     for column, kind in sql.RETENTION_COLUMNS.items():
         assert f"{column} {kind}" in page
+
+
+# A plan's whole life
+
+
+def fact(name: object, **fields: Any) -> dict[str, Any]:
+    """A knowledge base row, whose metadata has a place for a pin."""
+    return {**row(name, **fields), "timestamp": None, "role": None, "created_at": "2026-01-01"}
+
+
+def test_what_changed_since_planning_is_skipped_each_with_its_reason_trap_22(
+    store: StandinStore, provider: OracleProvider
+) -> None:
+    store.seed(CONVERSATION, [row(name) for name in ("recalled", "edited", "cited", "gone", "hidden", "plain")])
+    store.seed("knowledge_base", [fact("pinned")])
+    planner = RetentionPlanner(provider, "", RetentionConfig())
+    plan = planner.plan(as_of=NOW, now=NOW)
+    assert len(plan.entries) == 7
+    for _ in range(50):
+        assert provider.touch_many(CONVERSATION, [named("recalled")], NOW)[0].status == "applied"
+    store.change(CONVERSATION, named("edited"), {"content": "another text"})
+    new = {"_id": "s", "content": "x", "created_at": "2026-11-30", "source_message_ids": [named("cited")]}
+    store.seed("summaries", [new])
+    store.change("knowledge_base", named("pinned"), {"metadata": {"pinned": "yes"}})
+    store.remove(CONVERSATION, named("gone"))
+    store.change(CONVERSATION, named("hidden"), {"retention_state": "suppressed", "suppressed_by": "another-plan"})
+    report = planner.apply(plan, approved_by="ann", reason="old", count=7, now=NOW + MINUTE).to_json()
+    assert report["applied"] == 1
+    skipped = {reason: found for reason, found in report["skipped"].items() if found}
+    assert len(skipped) == 6
+    assert sorted(one for found in skipped.values() for one in found) == sorted(
+        named(name) for name in ("recalled", "edited", "cited", "pinned", "gone", "hidden")
+    )
+    assert named("gone") not in store.stored(CONVERSATION)
+
+
+def test_a_record_that_a_human_took_back_stays_back_trap_49(store: StandinStore, provider: OracleProvider) -> None:
+    store.seed(CONVERSATION, [row(n) for n in range(3)])
+    planner = RetentionPlanner(provider, "", RetentionConfig())
+    plan = planner.plan(as_of=NOW, now=NOW)
+    planner.apply(plan, approved_by="ann", reason="old", count=3, now=NOW + MINUTE)
+    planner.unsuppress(named(1), CONVERSATION, approved_by="bea", reason="needed", now=NOW + 2 * MINUTE)
+    again = planner.apply(plan, approved_by="ann", reason="old", count=3, now=NOW + 3 * MINUTE).to_json()
+    assert again["applied"] == 0
+    assert {item.record_id for item in suppressed_records(provider)} == {named(0), named(2)}
+    later = planner.plan(as_of=NOW + 4 * MINUTE, now=NOW + 4 * MINUTE)
+    assert later.entries == () or list(later.entries) == []
+
+
+def test_a_rating_and_a_reflection_have_their_place_3_5_5_2(store: StandinStore, provider: OracleProvider) -> None:
+    store.seed(CONVERSATION, [row("a", importance=None)])
+    before = store.stored(CONVERSATION)[named("a")]
+    key = RecordKey(CONVERSATION, named("a"))
+    rating = {
+        "importance": 0.7,
+        "importance_source": "llm",
+        "importance_model": "m",
+        "importance_rated_at": "2026-12-01",
+    }
+    patch = Patch(key, {"importance": MISSING, "importance_source": MISSING}, rating)
+    assert [provider.patch([patch])[0].status for _ in range(2)] == ["applied", "changed"]
+    [batch] = provider.scan(CONVERSATION, ("importance", "importance_source"))
+    assert batch.frame.row(0) == (0.7, "llm")
+    after = store.stored(CONVERSATION)[named("a")]
+    assert {name for name in after if after[name] != before.get(name)} == set(rating)
+    summary = {
+        "_id": "fallow-reflection-1",
+        "content": "in short",
+        "summary_type": "reflection",
+        "period_start": 1774509333.5,
+        "period_end": "2026-03-26T07:15:34Z",
+        "source_message_ids": [named("a")],
+        "created_at": "2026-11-30T00:00:00+00:00",
+        "reflection_mode": "extractive",
+        "importance": 0.5,
+    }
+    assert [provider.insert("summaries", [summary])[0].status for _ in range(2)] == ["applied", "already"]
+    found = provider.fetch("summaries", [summary["_id"]])[summary["_id"]]
+    assert isinstance(found, dict)
+    assert (found["period_start"], found["period_end"]) == (1774509333.5, 1774509334)
+    assert (found["source_message_ids"], found["reflection_mode"]) == ([named("a")], "extractive")

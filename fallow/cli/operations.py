@@ -289,5 +289,24 @@ def _check_settings(check: Any) -> None:
             )
     if not resolved.approval.approvers:
         check("approvers", "warning", "FALLOW_APPROVERS is not set: any name can approve, recorded as claimed")
-    if os.environ.get("PREFECT_API_URL", "").startswith("http") and not os.environ.get("PREFECT_API_AUTH_STRING"):
-        check("prefect", "warning", "the server asks nobody who they are: set PREFECT_SERVER_API_AUTH_STRING there")
+    address = os.environ.get("PREFECT_API_URL", "").strip()
+    if address:
+        from fallow.cli.server import look_at_server
+
+        for name, state, detail in look_at_server(address, os.environ.get("PREFECT_API_AUTH_STRING"), _DEPLOYED):
+            check(name, state, detail)
+    else:
+        check("prefect server", "info", "PREFECT_API_URL names none: decisions are made on the command line")
+
+
+#: What runs on a schedule, or is called by people, once the pipeline is deployed (SPEC §15).
+_DEPLOYED = (
+    "plan-retention/nightly",
+    "apply-retention/apply",
+    "restore-memories/restore",
+    "expire-plans/expire",
+    "check-data-contracts/nightly-check",
+    "backfill-importance/new-rows",
+    "reflect-conversations/half-hourly",
+    "purge-semantic-cache/hourly",
+)

@@ -36,6 +36,9 @@ EXAMPLES = {
     "purge-cache": "fallow purge-cache --dry-run",
     "operator": "fallow operator keygen --key ada.pem",
     "hold": "fallow hold add --memory-id orchard-main --owner Grace --reason 'case 17' --until 2027-06-01",
+    "certificate": "fallow certificate forget-plan-… --out certificate.json",
+    "verify": "fallow verify certificate.json --operators operators.json",
+    "drift": "fallow drift --detailed-exitcode",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
     "contracts": "fallow contracts",
@@ -61,7 +64,7 @@ stderr. A failure is one line that says what was wrong, where, and what to do ne
 | 4 | `contracts`: a must is broken |
 | 5 | partly done: some records failed, each named |
 | 6 | the stop switch is on: what is written is journalled, applying again goes on |
-| 10 | `retention-plan --detailed-exitcode`: there are candidates |
+| 10 | `retention-plan --detailed-exitcode`: there are candidates; `drift --detailed-exitcode`: there is drift |
 
 This page follows from the code: `python docs/reference.py` writes it.
 """

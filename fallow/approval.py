@@ -256,7 +256,7 @@ def _check_head(head: Mapping[str, Any], plan: RetentionPlan) -> None:
         "store_identity": plan.store_identity,
     }
     wrong = [name for name, value in repeated.items() if head.get(name) != value]
-    if wrong or Scope.from_json(head.get("scope") or {}) != plan.scope:
+    if wrong or head.get("scope") != plan.scope.to_json():
         raise PlanAlteredError(
             f"the stored head of {plan.plan_id} does not match its document: {', '.join(wrong) or 'scope'}",
             hint="it was altered after planning; plan again",
@@ -347,6 +347,22 @@ def _instant(value: Any) -> int:
 
 
 def _stored(
+    head: Mapping[str, Any],
+    openings: Sequence[Mapping[str, Any]],
+    decisions: Sequence[Mapping[str, Any]],
+    end: Mapping[str, Any] | None,
+    now: int,
+) -> StoredPlan:
+    try:
+        return _state(head, openings, decisions, end, now)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise PlanAlteredError(
+            f"a stored row of {str(head.get('plan_id'))[:60]} is not as it was written",
+            hint="its head, an opening or its decision was altered; restore the row, or remove the plan's rows by hand",
+        ) from None
+
+
+def _state(
     head: Mapping[str, Any],
     openings: Sequence[Mapping[str, Any]],
     decisions: Sequence[Mapping[str, Any]],

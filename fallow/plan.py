@@ -155,6 +155,12 @@ def document_sha256_of(document: Mapping[str, Any]) -> str:
     return sha256(canonical_json({key: value for key, value in document.items() if key != "document_sha256"}))
 
 
+def text_sha256_of(document: Mapping[str, Any]) -> str:
+    """The hash over a document with every digit of its numbers, where the plan's own form keeps nine decimals."""
+    kept = {key: value for key, value in document.items() if key not in {"document_sha256", "text_sha256"}}
+    return sha256(json.dumps(kept, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False))
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
     """A plan as it was shown; ``document`` is SPEC §6.9's JSON and is never changed."""
@@ -174,12 +180,14 @@ class RetentionPlan:
             entries = tuple(PlanEntry(**{name: entry[name] for name in names}) for entry in document["entries"])
             plan_id, digest = plan_id_of(document), document_sha256_of(document)
             stated = (document["plan_id"], document["document_sha256"])
+            exact = text_sha256_of(document)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanAlteredError(
                 f"a stored plan is not a plan document: {type(error).__name__}",
                 hint="plan again; this one cannot be used",
             ) from None
-        if stated != (plan_id, digest):
+        # Plans from before this hash have none; taking it away changes the document's own.
+        if stated != (plan_id, digest) or document.get("text_sha256", exact) != exact:
             raise PlanAlteredError(
                 f"the stored document of {str(stated[0])[:60]} does not match its hashes",
                 hint="it was altered after planning; plan again",
@@ -193,6 +201,7 @@ class RetentionPlan:
         rows = [{name: getattr(entry, name) for name in names} for entry in entries]
         document["entries"] = [{**row, "basis": dict(row["basis"])} for row in rows]
         document["plan_id"] = plan_id_of(document)
+        document["text_sha256"] = text_sha256_of(document)
         document["document_sha256"] = document_sha256_of(document)
         return cls(document, entries)
 

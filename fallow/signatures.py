@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FORM: Final = "fallow1"
 #: What is signed begins with this, so that no signature made for another purpose can be passed off as one.
 _DOMAIN: Final = b"fallow signed approval, form 1\n"
+_SEAL_DOMAIN: Final = b"fallow certificate, form 1\n"
 #: A signed approval is to be handed in within this long of being signed, and before its plan expires.
 VALID_HOURS: Final = 24.0
 MIN_PASSPHRASE: Final = 8
@@ -426,3 +427,39 @@ _COMPARED: Final = (
     ("by", "wrong_approver", "another approver"),
     ("reason", "wrong_reason", "another reason"),
 )
+
+
+# Seals of certificates ------------------------------------------------------------------------------------
+
+
+def seal(digest: str, key: Ed25519PrivateKey) -> dict[str, str]:
+    """An operator's signature over a certificate's hash; it cannot be passed off as an approval."""
+    signature = key.sign(_SEAL_DOMAIN + digest.encode())
+    return {"public_key": public_text(key), "signature": _encode(signature)}
+
+
+def verify_seal(digest: str, sealed: Mapping[str, Any], operators: Sequence[Operator]) -> str:
+    """Whose seal it is, in words. A key that is revoked since is named as such: when it sealed cannot be known.
+
+    Raises:
+        SignatureRefusedError: ``malformed`` or ``forged``.
+        OperatorError: operators are named, and the key is none of theirs.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        if set(sealed) != {"public_key", "signature"}:
+            raise ValueError("other fields")
+        public = _decode(str(sealed["public_key"]))
+        _public(str(sealed["public_key"])).verify(_decode(str(sealed["signature"])), _SEAL_DOMAIN + digest.encode())
+    except InvalidSignature:
+        raise refused("forged", "the seal is not over this certificate: forged, or altered since") from None
+    except (ValueError, KeyError, TypeError):
+        raise refused("malformed", "the seal is none") from None
+    name = key_id_of(public)
+    operator = next((item for item in operators if item.key_id == name), None)
+    if operator is not None:
+        return f"sealed by {operator.name}, key {name}" + ("" if operator.revoked_at is None else ", revoked since")
+    if operators:
+        raise OperatorError(f"the seal is by key {name}, which is no operator's", hint="ask who issued the certificate")
+    return f"sealed with key {name}: whose it is was not verified, no operators were named"

@@ -13,6 +13,7 @@ from data_contracts.checking import gate
 from fallow.apply import apply_plan, close_plan
 from fallow.approval import check_approver, expire_plans, list_plans
 from fallow.configured_files import stop_file_says
+from fallow.drift import find_drift
 from fallow.errors import UsageError
 from fallow.holds import release_hold
 from fallow.planner import check_memory_type, settings_for
@@ -85,6 +86,14 @@ def _key(text: str) -> RecordKey:
     if not colon or not record_id:
         raise UsageError(f"'{text[:80]}' names no record", hint="write TYPE:ID, such as knowledge_base:kb-17")
     return RecordKey(check_memory_type(memory_type), record_id)
+
+
+@step("look for drift")
+def look_for_drift(store: str | None) -> dict[str, Any]:
+    """Where records, plans, decisions and journal disagree; reads only."""
+    with open_store(store) as provider:
+        approval = settings_for(provider, None, variable=settings_variable()).approval
+        return find_drift(provider, now=wall_clock(), approval=approval).to_json()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from fallow.cli import (
+    certificate,
     conformance,
     contracts,
+    drift,
     holds,
     importance,
     operations,
@@ -40,6 +42,9 @@ def register(app: typer.Typer) -> None:
         ("purge-cache", reinforcement.purge_cache),
         ("operator", operators.operator),
         ("hold", holds.hold),
+        ("certificate", certificate.certificate),
+        ("verify", certificate.verify),
+        ("drift", drift.drift),
         ("settings", operations.settings),
         ("doctor", operations.doctor),
         ("contracts", contracts.contracts),

@@ -169,3 +169,40 @@ def test_the_stop_switch_on_the_command_line_8_2(line: Line, tmp_path: Path, mon
     assert "fallow_stop" in refused["error"]["message"]
     monkeypatch.delenv("PREFECT_API_URL")
     assert line.document("retention-apply", plan, "--approved-by", "Ada")["applied"] == 4
+
+
+def test_a_certificate_is_made_verified_and_altered_16(line: Line, signing: Path, tmp_path: Path) -> None:
+    plan = line.document("retention-plan")["plan_id"]
+    assert line.document("certificate", plan, code=1)["error"]["code"] == "plan_state"
+    line.document("retention-apply", plan, "--approved-by", "Ada", "--key", signing)
+    file = tmp_path / "certificate.json"
+    code, out, err = line("certificate", plan, "--out", file, "--key", signing, "--store", line.root)
+    assert (code, out) == (0, "")
+    assert "Merkle root" in err
+    assert line("certificate", plan, "--out", file, "--store", line.root)[0] == 2  # nothing is overwritten
+    code, out, _ = line("certificate", plan, "--csv", "--store", line.root)
+    assert (code, len(out.splitlines())) == (0, 5)
+    assert line.document("certificate", plan)["totals"] == {"suppressed": 4}
+    proof = line.document("verify", file, "--operators", tmp_path / "operators.json", store=False)
+    assert (proof["ok"], proof["problems"]) == (True, [])
+    assert [note for note in proof["notes"] if "sealed by Ada" in note]
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b'"outcome":"suppressed"', b'"outcome":"suppresse!"', 1))
+    assert not line.document("verify", file, code=1, store=False)["ok"]
+    code, out, _ = line("verify", file)
+    assert (code, "NOT to be trusted" in out) == (1, True)
+    code, out, _ = line("retention-plan", "--json", "--store", line.root)
+    file.write_text(out)
+    assert line.document("verify", file, store=False)["kind"] == "plan"
+    assert line("verify", tmp_path / "nowhere.json")[0] == 2
+
+
+def test_drift_on_the_command_line_16(line: Line) -> None:
+    assert line.document("drift", "--detailed-exitcode")["count"] == 0
+    path = line.root / CONVERSATION / "k0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "retention_state": "suppressed"}))
+    found = line.document("drift", "--detailed-exitcode", code=10)
+    assert found["kinds"] == {"suppressed_without_plan": 1}
+    assert line.document("drift")["count"] == 1
+    code, out, _ = line("drift", "--store", line.root)
+    assert (code, "names no plan" in out) == (0, True)

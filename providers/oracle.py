@@ -516,14 +516,14 @@ class OracleProvider:
             merge = {}
         kinds = {name: _comparison(table, name, stored.get(name)) for name in sorted(conditions)}
         merged = table.overflow if merge else ""
-        if merged and isinstance(stored.get(merged), str) and not isinstance(_json(stored[merged]), dict):
+        if merged and stored.get(merged) and not isinstance(_json(stored[merged]), dict):
             raise ValueError(f"{merged} holds no JSON object")
         binds: dict[str, Any] = {"id": stored["id"]}
         sizes: dict[str, Any] = {"id": 16}
         for place, (name, value) in enumerate(sets.items()):
             binds[f"s{place}"], sizes[f"s{place}"] = value, _db_type(table, name)
         for place, (name, kind) in enumerate(kinds.items()):
-            if kind != "null":
+            if kind in {"value", "clob"}:
                 binds[f"c{place}"], sizes[f"c{place}"] = stored[name], _db_type(table, name)
         if merge:
             binds["merged"], sizes["merged"] = _dumped(merge), oracledb.DB_TYPE_CLOB
@@ -675,7 +675,7 @@ class OracleProvider:
             binds: dict[str, Any] = {"id": stored["id"]}
             sizes: dict[str, Any] = {"id": 16}
             for place, (column, kind) in enumerate(conditions.items()):
-                if kind != "null":
+                if kind in {"value", "clob"}:
                     binds[f"c{place}"], sizes[f"c{place}"] = stored[column], _db_type(table, column)
             counts, refused, lost = self._many(sql.delete(table.name, conditions), [binds], _sized(binds, sizes))
             if lost:
@@ -795,7 +795,7 @@ def _record_id(table: _Table, stored: Mapping[str, Any]) -> str:
 def _torn(table: _Table, stored: Mapping[str, Any]) -> str:
     """Why a row is no record, or nothing: what fallow itself keeps beside it must be readable."""
     text = stored.get("retention_meta")
-    if table.overflow == "retention_meta" and isinstance(text, str) and not isinstance(_json(text), dict):
+    if table.overflow == "retention_meta" and isinstance(text, str) and text and not isinstance(_json(text), dict):
         return "retention_meta is no JSON object"
     return ""
 
@@ -804,7 +804,7 @@ def _decoded(table: _Table, stored: Mapping[str, Any]) -> Row:
     """A row as every provider gives it: columns by name, JSON read, NULL left out, the overflow on top level."""
     row: Row = {"_id": _record_id(table, stored)}
     for name, value in stored.items():
-        if value is None or name in {"id", "retention_meta"}:
+        if value is None or value == "" or name in {"id", "retention_meta"}:
             continue
         if table.is_json(name) and isinstance(value, str) and name != "content":
             row[name] = _json(value, value)
@@ -868,9 +868,9 @@ def _absent(expected: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comparison(table: _Table, column: str, value: Any) -> sql.Comparison:
-    if value is None:
-        return "null"
-    return "clob" if "CLOB" in table.columns[column] else "value"
+    if "CLOB" in table.columns[column]:
+        return "clob" if value else "empty"
+    return "null" if value is None else "value"
 
 
 def _bound(table: _Table, column: str, value: Any, naive: tzinfo) -> Any:

@@ -30,8 +30,9 @@ CREATED: Final = (
 #: The server's clock, in UTC.
 CLOCK: Final = "SELECT SYS_EXTRACT_UTC(SYSTIMESTAMP) AS utc_now FROM dual"
 
-#: How a condition compares a column: by value, by a whole CLOB, or by its being NULL.
-Comparison = Literal["value", "clob", "null"]
+#: How a condition compares a column: by value, by a whole CLOB, by its being NULL, or a CLOB by its holding nothing
+#: (an empty CLOB is not NULL, and compares with nothing).
+Comparison = Literal["value", "clob", "null", "empty"]
 
 
 def identifier(name: str) -> str:
@@ -94,6 +95,8 @@ def _conditions(conditions: Mapping[str, Comparison]) -> Iterable[str]:
         name = identifier(column)
         if comparison == "null":
             yield f"{name} IS NULL"
+        elif comparison == "empty":
+            yield f"NVL(DBMS_LOB.GETLENGTH({name}), 0) = 0"
         elif comparison == "clob":
             yield f"DBMS_LOB.COMPARE({name}, :c{place}) = 0"
         else:

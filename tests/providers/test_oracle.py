@@ -172,6 +172,15 @@ def test_a_null_and_an_object_in_the_merged_json_are_what_was_asked_for(
     assert [provider.patch([patch])[0].status for _ in range(2)] == ["applied", "changed"]
 
 
+def test_an_empty_clob_is_absent_as_null_is(store: StandinStore, provider: Provider) -> None:
+    store.seed(CONVERSATION, [row("empty"), row("null", content=None)])
+    statement(store, f"UPDATE {store._table(CONVERSATION)} SET content = '' WHERE content IS NOT NULL")
+    rows = provider.fetch(CONVERSATION, [named("empty"), named("null")])
+    assert [found for found in rows.values() if "content" in found] == []  # type: ignore[operator]
+    patches = [Patch(RecordKey(CONVERSATION, name), requirements(found), SUPPRESSION) for name, found in rows.items()]  # type: ignore[arg-type]
+    assert {outcome.status for outcome in provider.patch(patches)} == {"applied"}
+
+
 def test_a_record_that_the_store_refuses_stops_no_other_trap_34(store: StandinStore) -> None:
     store.seed(CONVERSATION, [row(n, content="refuse me" if n == 4 else "x") for n in range(10)])
     table = store._table(CONVERSATION)

@@ -12,7 +12,7 @@ from sqlglot import exp
 from providers import oracle_statements as sql
 
 T = sql.table("MEMORIZZ", "conversation_memory")
-KINDS: dict[str, sql.Comparison] = {"importance": "value", "content": "clob", "user_id": "null"}
+KINDS: dict[str, sql.Comparison] = {"importance": "value", "content": "clob", "user_id": "null", "metadata": "empty"}
 
 STATEMENTS = {
     "database": sql.DATABASE,

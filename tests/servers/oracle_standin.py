@@ -44,6 +44,8 @@ CREATE SCHEMA ora; CREATE SCHEMA dbms_lob; CREATE SCHEMA memorizz;
 ALTER ROLE memorizz SET search_path = ora, memorizz, pg_catalog;
 CREATE TABLE ora.dual (dummy varchar(1)); INSERT INTO ora.dual VALUES ('X');
 CREATE FUNCTION ora.nvl(text, text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($1, $2) $$;
+CREATE FUNCTION ora.nvl(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($1, $2) $$;
+CREATE FUNCTION dbms_lob.getlength(text) RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT length($1) $$;
 CREATE FUNCTION ora.sys_extract_utc(timestamptz) RETURNS timestamp LANGUAGE sql STABLE
   AS $$ SELECT $1 AT TIME ZONE 'UTC' $$;
 CREATE FUNCTION ora.sys_context(text, text) RETURNS text LANGUAGE sql STABLE AS $$

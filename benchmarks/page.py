@@ -38,6 +38,16 @@ apply is compared by the record, on the clock.
 
 ![CPU seconds by records](images/performance.svg)
 
+## A million records
+
+Measured apart, on a million files of 9 KB with embeddings: the first plan 31 CPU seconds (the floor of reading and
+decoding is 20), every other night's 4.9 (listing and status alone 3.1), 0.9 GB at most. From 10 000 over 100 000 to a
+million files the first plan takes 0.5, 3.1 and 31 CPU seconds, a warm one 0.36, 0.7 and 4.9: linear beyond the 0.3
+that starting costs.
+
+What would come next: reading changed files by several processes, which wins wall time and no CPU; a listing that the
+file system itself could answer (status of a million files is more than half of a warm plan).
+
 """
 
 

@@ -251,5 +251,5 @@ def create_table(target: str, columns: Mapping[str, str]) -> str:
 
 
 def drop_table(target: str) -> str:
-    """The DDL that removes a scratch table."""
-    return f"DROP TABLE {target}"
+    """The DDL that removes a scratch table, and leaves nothing of it in the recycle bin."""
+    return f"DROP TABLE {target} PURGE"

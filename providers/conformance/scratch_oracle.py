@@ -216,6 +216,27 @@ def _size(kind: str) -> Any:
     return oracledb.DB_TYPE_NUMBER if kind.startswith("NUMBER") else oracledb.DB_TYPE_VARCHAR
 
 
+def current_schema(pool: Any) -> str:
+    """The schema in which a pool's user works unless told otherwise.
+
+    Raises:
+        StoreUnwritableError: the database does not let us in.
+    """
+    try:
+        connection = pool.acquire()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(sql.DATABASE)
+            return str(cursor.fetchall()[0][2])
+        finally:
+            pool.release(connection)
+    except oracledb.Error as error:
+        code = getattr(error.args[0], "full_code", "")
+        raise StoreUnwritableError(
+            f"no scratch table can be made there ({code})", hint="check the address, the user and the password"
+        ) from None
+
+
 class OracleBackend:
     """Scratch tables in a schema whose user may create tables (:class:`~providers.conformance.kit.Backend`).
 
@@ -234,11 +255,11 @@ class OracleBackend:
     @classmethod
     def at(cls, uri: str) -> OracleBackend:
         """Scratch tables in the schema that an address names, or the user's own."""
-        _, schema = connect(uri)
-        if not schema:
-            with OracleProvider.from_uri(uri, {}) as provider:
-                schema = provider.schema
-        return cls(lambda: connect(uri)[0], schema)
+        pool, schema = connect(uri)
+        try:
+            return cls(lambda: connect(uri)[0], schema or current_schema(pool))
+        finally:
+            pool.close(force=True)
 
     @property
     def gaps(self) -> Mapping[str, Gap]:

@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
-from fallow.errors import FallowError, SettingError, StoreBusyError, StoreNotFoundError, UsageError
+from fallow.errors import (
+    FallowError,
+    SettingError,
+    StoreBusyError,
+    StoreNotFoundError,
+    StoreUnwritableError,
+    UsageError,
+)
 from fallow.planner import RetentionPlanner, suppressed_records
 from fallow.provider import MISSING, Capabilities, Patch, Provider, RecordKey, Unreadable, open_provider
 from fallow.record import requirements
 from fallow.settings import RetentionConfig
 from fallow.times import parse_as_of
 from providers import oracle_statements as sql
+from providers.conformance.scratch_oracle import OracleBackend, current_schema
 from providers.conformance.writing import SUPPRESSION
 from providers.oracle import OracleProvider
 from tests.fallow.small_stores import CONVERSATION, NOW, ids, planned, protected, record
@@ -326,6 +334,30 @@ def test_an_address_that_leads_nowhere_is_one_clear_line_without_its_password(
         open_provider(uri)
     assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
     assert caught.value.hint
+
+
+def test_scratch_tables_are_made_in_the_users_schema_unless_another_is_named(oracle: Any) -> None:
+    pool = oracle.pool()
+    assert current_schema(pool) == "MEMORIZZ"
+    pool.close(force=True)
+    assert OracleBackend.at(f"oracle://user:{SECRET}@127.0.0.1:1/service?schema=S").gaps
+    with pytest.raises(StoreUnwritableError) as caught:
+        OracleBackend.at(f"oracle://user:{SECRET}@127.0.0.1:1/service")
+    assert SECRET not in str(caught.value)
+
+
+def test_scratch_tables_leave_nothing(oracle: Any) -> None:
+    def there() -> set[str]:
+        connection = oracle.pool().acquire()
+        found = {one for (one,) in connection.cursor().execute("SELECT object_name FROM all_objects").fetchall()}
+        connection.close()
+        return {name for name in found if name.startswith("FC")}
+
+    before = there()
+    with StandinBackend(oracle).store() as made:
+        made.seed("workflow_memory", [])
+        assert len(there() - before) == len(sql.TABLES)
+    assert there() == before
 
 
 def test_the_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,7 @@ _ARROW = {
 def translated(statement: str) -> tuple[str, tuple[str, ...]]:
     """Oracle SQL as PostgreSQL takes it, and the names of its binds."""
     text = re.sub(r"\s+RETURNING\s+CLOB\s*\)", ")", statement, flags=re.IGNORECASE)
+    text = re.sub(r"^(DROP TABLE \S+) PURGE$", r"\1", text)
     text = re.sub(r"\bSYSTIMESTAMP\b", "clock_timestamp()", text)
     if text.upper().startswith(("CREATE TABLE", "ALTER TABLE")):
         for pattern, replacement in _TYPES:

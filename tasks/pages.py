@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -29,10 +30,21 @@ MAX_BROKEN: Final = 50
 _MARKS: Final = str.maketrans({mark: "\\" + mark for mark in "\\`*_{}[]()#+!|~"})
 
 
+#: What renderers turn into links by themselves: addresses with a scheme, www and mail.
+_LINKS: Final = (
+    (re.compile(r":(?=//)"), "&colon;"),
+    (re.compile(r"(?i)(?<=www)\."), "&period;"),
+    (re.compile(r"@"), "&commat;"),
+)
+
+
 def escaped(value: Any) -> str:
-    """A stored text as one harmless line of Markdown: no markup, no HTML, no line end, no invisible character."""
+    """A stored text as one harmless line of Markdown: no markup, HTML or link, no line end, no invisible character."""
     flat = "".join(char if char.isprintable() else "·" for char in " ".join(str(value).split()))
-    return html.escape(flat, quote=False).translate(_MARKS)
+    shown = html.escape(flat, quote=False).translate(_MARKS)
+    for pattern, entity in _LINKS:
+        shown = pattern.sub(entity, shown)
+    return shown
 
 
 def _short(instant: str) -> str:

@@ -105,6 +105,8 @@ DECISION_FIELDS: Final = (
 
 _TRUE_WORDS: Final = frozenset({"true", "1", "yes", "on"})
 _MAX_COUNT: Final = 2**53
+#: Whole numbers from here on are no number of any store but one.
+_MAX_PLAIN: Final = 2**64
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 
@@ -471,7 +473,7 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
         summary_id=_read_text_field(row, ("summary_id",), "summary_id", breaches),
         citations=_read_citations(record_id, row, metadata),
         role=_text_or_none(row.get("role")),
-        text=_text_or_none(display_text(row)) or "",
+        text=read_text(row),
         breaches=tuple(dict.fromkeys(breaches)),
     )
 
@@ -510,6 +512,11 @@ def display_text(row: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def read_text(row: Mapping[str, Any]) -> str:
+    """A row's text as a :class:`Record` has it: :func:`display_text` without lone surrogates."""
+    return _text_or_none(display_text(row)) or ""
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON can say it, the same for every store that holds it."""
     if isinstance(value, Mapping):
@@ -518,6 +525,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
+    if isinstance(value, int) and abs(value) >= _MAX_PLAIN:
+        return hex(value)  # no float holds it, and its decimal digits may be too many to write
     if isinstance(value, int | float):
         if not math.isfinite(value):
             return str(value)

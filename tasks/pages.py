@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -276,9 +275,22 @@ def plan_rows(entries: Sequence[PlanEntry]) -> list[dict[str, Any]]:
 
 
 def suppressed_rows(found: Sequence[Suppressed]) -> list[dict[str, Any]]:
-    """The latest suppressions as rows of a table artifact, each with what the restore deployment's form takes."""
+    """The latest suppressions as rows of a table artifact.
+
+    The first two columns are called as the fields of the restore deployment's form, and hold what they take: a
+    page shows three columns before one has to scroll.
+    """
     return [
-        {**item.to_json(), "restore with": json.dumps({"records": [f"{item.memory_type}:{item.record_id}"]})}
+        {
+            "records": f"{item.memory_type}:{item.record_id}",
+            "plan_id": item.suppressed_by,
+            "why": item.reason,
+            "when": item.suppressed_at,
+            "approver": item.approver,
+            "standing": item.standing,
+            "agent_id": item.agent_id,
+            "memory_id": item.memory_id,
+        }
         for item in found[:MAX_ROWS]
     ]
 

@@ -79,7 +79,7 @@ def show_report(store: str | None, title: str, key: str, report: Mapping[str, An
     with open_store(store) as provider:
         found = suppressed_records(provider)
     form = restore_form()
-    how = f"[Restore]({form}) takes `approved_by` and what stands under *restore with*." if form else ""
+    how = f"To take one back: Deployments, restore, Run, with the `records` of its row ({form})." if form else ""
     cut = f" The latest {MAX_ROWS} are listed." if len(found) > MAX_ROWS else ""
     create_table_artifact(
         suppressed_rows(found), key="suppressed-memories", description=f"{len(found)} records are hidden.{cut} {how}"

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.error import HTTPError, URLError
@@ -55,6 +56,10 @@ def run_pipeline(
     deployments = Path(__file__).resolve().parents[2] / "deployments" / "prefect.yaml"
     if not deployments.is_file():
         raise FallowError("the pipeline is not here", hint="serve runs from a checkout; the wheel is the library alone")
+    if find_spec("prefect") is None:
+        raise FallowError(
+            "Prefect is not installed here", hint="pip install -c constraints.txt -e '.[prefect]' in the checkout"
+        )
     environment = {**os.environ, **({"FALLOW_STORE": store} if store else {})}
     environment.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     named = environment.get("PREFECT_API_URL", "").strip()

@@ -246,6 +246,19 @@ def test_a_plan_too_large_for_a_row_is_stored_in_parts_and_applied_10(store: Sta
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_write_whose_answer_was_lost_is_unknown_never_guessed(kind: str, store: StandinStore, oracle: Any) -> None:
+    store.seed(CONVERSATION, [row("a")])
+    with store.open() as provider:
+        oracle.loses = (kind, 0)
+        [patched] = provider.patch([Patch(RecordKey(CONVERSATION, named("a")), {}, SUPPRESSION)])
+        oracle.loses = (kind, 0)
+        [inserted] = provider.insert(CONVERSATION, [row("b")])
+        assert (patched.status, inserted.status) == ("unknown", "unknown")
+        written = meta(store, "a")["retention_state"] == b"'suppressed'"
+        assert written == (named("b") in store.stored(CONVERSATION)) == (kind == "after")
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
 def test_a_connection_lost_at_any_commit_of_an_apply_leaves_the_right_end_trap_25(
     kind: str, oracle: Any, store: StandinStore
 ) -> None:

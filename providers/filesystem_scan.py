@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fallow.provider import Row
-from fallow.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, schema
+from fallow.record import CITING_FIELDS, DECISION_FIELDS, Record, is_unicode, read_record, read_text, schema
 from fallow.times import parse_time
 from providers import filesystem_files as files
 from providers.filesystem_rows import NotARowError, contradicts, decode_leniently
@@ -149,6 +149,7 @@ _TextRow = msgspec.defstruct(
     [_ID, *((name, Any, None) for name in dict.fromkeys((*_READ_FIELDS, *_TEXT_FIELDS)))],
     gc=False,
 )
+_ContentRow = msgspec.defstruct("_ContentRow", [_CONTENT], gc=False)
 _FIRST_RARE: Final = 3 + len(_PLAIN_FIELDS)
 _NO_RARE: Final = (None,) * len(_RARE_NAMES)
 _CITES: Final = tuple(name in CITING_FIELDS for name in _RARE_NAMES)
@@ -253,6 +254,8 @@ class RecordReader:
         self._plain = msgspec.json.Decoder(_PlainRow)
         self._any = msgspec.json.Decoder(_AnyRow)
         self._with_text = msgspec.json.Decoder(_TextRow)
+        self._content = msgspec.json.Decoder(_ContentRow)
+        self._string = msgspec.json.Decoder(str)
         self._whole = msgspec.json.Decoder(dict)
         self._texts: set[str | None] = {None}
 
@@ -262,7 +265,7 @@ class RecordReader:
         Raises:
             StoreUnreadableError: a file is there and cannot be read.
         """
-        whole = self._text or self._vectors
+        whole, text = self._vectors, self._text and not self._vectors
         read_file, opens, fstat, reads, closes = files.read_file, os.open, os.fstat, os.read, os.close
         flags, is_regular = files.READ_FLAGS, stat.S_ISREG
         for stem in stems:
@@ -298,6 +301,8 @@ class RecordReader:
                     self._add_whole(stem, data, into)
                 else:
                     self._add(stem, data, into)
+                    if text:
+                        into.texts.append(self._text_of(data))
             except NotARowError as refusal:
                 into.unreadable.append((stem, str(refusal), status))
             else:
@@ -437,31 +442,39 @@ class RecordReader:
             raise NotARowError("its _id names another record")
         return row
 
+    def _text_of(self, data: bytes) -> str:
+        """The text of a record that was added: its content where that is plain text, else as read_record finds it."""
+        try:
+            content: msgspec.Raw = getattr(self._content.decode(data), "content")  # noqa: B009 (made by defstruct)
+            # Long enough for a character; no object in text, and nothing escaped or blank at its start.
+            if len(content) > 2 and memoryview(content)[0] == 0x22 and not _may_be_object(content):
+                return str(self._string.decode(content))
+            fields = self._with_text.decode(data)
+            row = {name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not None}
+        except _REFUSED:
+            row = decode_leniently(data)
+        return read_text(row)
+
     def _add_whole(self, stem: str, data: bytes, into: Columns) -> None:
-        """A record with its text, and its vector where that is asked for."""
+        """A record with its vector, and its text where that is asked for."""
         if not data.isascii():
             _check_utf8(data)
         row: Row
         try:
-            if self._vectors:
-                row = self._whole.decode(data)
-            else:
-                fields = self._with_text.decode(data)
-                row = {name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not None}
-                row["_id"] = row.pop("id_", None)
+            row = self._whole.decode(data)
         except _REFUSED:
             row = self._lenient(stem, data)
         if contradicts(row.get("_id"), stem):
             raise NotARowError("its _id names another record")
-        self._add_record(row, stem, into)
-        if self._vectors:
-            into.vectors.append(read_vector(row.get("embedding")))
-
-    def _add_record(self, row: Row, stem: str, into: Columns) -> None:
-        record = read_record(row, self._memory_type, stem, self._zone)
-        into.rows.append(tuple(getattr(record, name) for name in SMALL_COLUMNS))
+        record = self._add_record(row, stem, into)
         if self._text:
             into.texts.append(record.text)
+        into.vectors.append(read_vector(row.get("embedding")))
+
+    def _add_record(self, row: Row, stem: str, into: Columns) -> Record:
+        record = read_record(row, self._memory_type, stem, self._zone)
+        into.rows.append(tuple(getattr(record, name) for name in SMALL_COLUMNS))
+        return record
 
 
 #: Stands for a time that the short way does not decide; no instant is that early.

@@ -302,3 +302,49 @@ def test_times_with_offsets_are_instants(tmp_path, snapshot):
     put(tmp_path, "summaries", "s1", {"created_at": "2026-11-30T23:30:00-05:00"})
     frame, _ = scan(FilesystemProvider(tmp_path, snapshot=snapshot), "summaries")
     assert frame["created_at"].to_list() == [parse_time("2026-12-01T04:30:00Z")]
+
+
+CONTENTS = [
+    "plain",
+    "x",
+    "",
+    " ",
+    " leading blank",
+    "\ttab",
+    '{"content": "inside", "retention_state": "sealed"}',
+    '{"no": "object',
+    "日本",
+    "naïve",
+    'a "quoted" \\ text\n',
+    "\x00 starts with NUL",
+    "\ud800 alone",
+    "ends with \udc00",
+    None,
+    7,
+    True,
+    ["a", "b"],
+    [],
+    {"content": "nested"},
+    {"text": ""},
+]
+
+
+@pytest.mark.parametrize(
+    "beside", [{}, {"text": "of text"}, {"name": "Ines", "attributes": [{"name": "a", "value": "b"}]}]
+)
+def test_texts_are_as_read_record_finds_them_however_the_content_looks(tmp_path, beside):
+    folder = tmp_path / "knowledge_base"
+    folder.mkdir()
+    expected = {}
+    for number, content in enumerate(CONTENTS):
+        for escaped in (True, False):
+            row = {"_id": f"r{number}{escaped}", **beside, "content": content}
+            try:
+                data = json.dumps(row, ensure_ascii=escaped).encode()
+            except UnicodeEncodeError:
+                continue
+            (folder / f"{row['_id']}.json").write_bytes(data)
+            expected[row["_id"]] = read_record(row, "knowledge_base", row["_id"]).text
+    frame, bad = scan(FilesystemProvider(tmp_path, snapshot=False), "knowledge_base", ["record_id", "text"])
+    assert bad == {}
+    assert dict(frame.select("record_id", "text").rows()) == expected

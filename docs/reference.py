@@ -37,7 +37,7 @@ EXAMPLES = {
     "operator": "fallow operator keygen --key ada.pem",
     "hold": "fallow hold add --memory-id orchard-main --owner Grace --reason 'case 17' --until 2027-06-01",
     "certificate": "fallow certificate forget-plan-… --out certificate.json",
-    "verify": "fallow verify certificate.json --operators operators.json",
+    "verify": "fallow verify certificate.json",
     "drift": "fallow drift --detailed-exitcode",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",

@@ -34,6 +34,7 @@ def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     write_as_agent(tmp_path / "memory", {CONVERSATION: rows, "agents": agents, "shared_memory": []})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FALLOW_STORE", str(tmp_path / "memory"))
+    monkeypatch.setenv("FALLOW_KEY_PASSPHRASE", "correct horse battery")
     assert run(["retention-plan", "--json"]) == 0
     return {"plan_id": json.loads(capsys.readouterr().out)["plan_id"]}
 
@@ -49,9 +50,11 @@ def test_the_example_of_a_command_works_16(
     orchard: dict[str, str], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     plan_id = orchard["plan_id"]
-    if name in {"suppressed", "unsuppress", "restore"}:
+    if name in {"suppressed", "unsuppress", "restore", "certificate", "verify"}:
         assert run(["retention-apply", plan_id, "--approved-by", "Ada", "--count", str(PLANNED)]) == 0
         capsys.readouterr()
+    if name == "verify":
+        assert run(["certificate", plan_id, "--out", "certificate.json"]) == 0
     words = shlex.split(EXAMPLES[name].replace("forget-plan-…", plan_id), comments=True)
     assert words[0] == "fallow"
     arguments = words[1:] if "--json" in words or name == "serve" else [*words[1:], "--json"]
@@ -68,6 +71,11 @@ def test_the_example_of_a_command_works_16(
         "unsuppress": lambda: told["restored"] == ["42"],
         "restore": lambda: told["applied"] == PLANNED,
         "explain": lambda: told["record_id"] == "42",
+        "certificate": lambda: told["totals"] == {"suppressed": PLANNED},
+        "verify": lambda: told["ok"],
+        "operator": lambda: len(told["public_key"]) == 43,
+        "hold": lambda: told["active"],
+        "drift": lambda: told["count"] == 0,
         "touch": lambda: told["touched"] == ["42", "43"],
     }
     assert expected.get(name, lambda: True)()

@@ -302,7 +302,8 @@ def report_page(title: str, report: Mapping[str, Any]) -> str:
     rows += [(f"failed, {why}", len(ids)) for why, ids in report["failed"].items()]
     rows += [("unknown", len(report["unknown"]))] if report["unknown"] else []
     rows += [("left out by the approver", len(report["left_out"]))] if report.get("left_out") else []
-    parts = [f"# {escaped(title)}", f"**{report['state']}**", markdown_table(("what became of it", "records"), rows)]
+    # The plan's id stands in the text: a heading that long runs out of its column.
+    parts = [f"# {report['state']}", escaped(title), markdown_table(("what became of it", "records"), rows)]
     for what in ("skipped", "failed"):
         for why, ids in report[what].items():
             shown = ", ".join(escaped(name) for name in ids[:20])

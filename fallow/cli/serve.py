@@ -96,7 +96,9 @@ def run_pipeline(
         say("Every deployment is served. Ctrl-C ends it; plans that wait go on waiting in the store.")
         sys.stdout.flush()
         try:
-            code = worker.process.wait()
+            # Not wait(): a library (Polars) may have had Ctrl-C restart system calls, and it would then wait on.
+            while (code := worker.process.poll()) is None:
+                time.sleep(0.3)
         except KeyboardInterrupt:
             note("stopping")
             return

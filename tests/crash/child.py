@@ -20,8 +20,11 @@ from typing import Any
 
 from fallow.apply import apply_plan
 from fallow.approval import list_plans
+from fallow.importance.backfill import backfill_importance
 from fallow.provider import Capabilities, Provider, open_provider
+from fallow.reflection import ReflectionConfig, reflect
 from fallow.restore import plan_keys, restore_records
+from fallow.semantic_cache import purge_semantic_cache
 from fallow.times import parse_as_of
 
 NOW = parse_as_of("2026-12-01T06:00:00Z")
@@ -89,8 +92,26 @@ def restore(provider: Any, now: int) -> None:
     )
 
 
+def rate(provider: Any, now: int) -> None:
+    backfill_importance(provider, now=now)
+
+
+def summarise(provider: Any, now: int) -> None:
+    reflect(provider, ReflectionConfig(threshold=1.5, extractive=True), now=now)
+
+
+def purge(provider: Any, now: int) -> None:
+    purge_semantic_cache(provider, now=now)
+
+
 #: The pieces of work that may die anywhere; each is run again to its end afterwards.
-WORK: dict[str, Callable[[Any, int], None]] = {"apply": apply, "restore": restore}
+WORK: dict[str, Callable[[Any, int], None]] = {
+    "apply": apply,
+    "restore": restore,
+    "rate": rate,
+    "summarise": summarise,
+    "purge": purge,
+}
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def settings() -> str:
     rows = []
     for name, item in SETTINGS.items():
         agent = f"`retrieval_policy.{'.'.join(item.agent)}`" if item.agent else ""
-        default = ", ".join(item.default) if isinstance(item.default, tuple) else item.default
+        default = ", ".join(map(str, item.default)) if isinstance(item.default, tuple) else item.default
         rows.append(f"| `{name}` | {default} | `{item.env}` | {agent} | {item.meaning} |")
     return SETTINGS_INTRO + "\n".join(rows) + "\n"
 

@@ -287,6 +287,7 @@ def apply_plan(
         protect_sealed=plan.policy("protect_sealed"),
         grace_days=plan.policy("grace_days"),
         covered_rows=plan.policy("covered_rows", "protect"),
+        formula=plan.policy("formula", "mean"),
     )
     view = read_store(provider)
     contracts = ContractResult() if gate is None or ended else gate(view)

@@ -31,10 +31,15 @@ def days_until_eligible(
     minimum: float,
     grace_days: float,
     decay: float,
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> float | None:
     """Days until a record that nobody recalls falls below ``minimum`` and leaves its grace period; None: never."""
-    room = 3 * minimum - importance - usage
+    by_importance, by_usage, by_recency = weights
+    room = sum(weights) * minimum - by_importance * importance - by_usage * usage
     wait = max(0.0, grace_days - age_days)
+    if room > 0 and by_recency == 0:
+        return wait
+    room = room / by_recency if by_recency else 0.0
     if room <= 0:
         return None
     if room > 1:
@@ -83,7 +88,13 @@ def explain_record(
     config = settings.retention
     decay = float(settings.get("scoring.recency_decay_per_hour"))
     scope = Scope(agent_id=owner) if owner else Scope(unowned=True)
-    scored = score(frame.filter(in_scope(scope)), as_of, decay, settings.get("scoring.default_importance"))
+    scored = score(
+        frame.filter(in_scope(scope)),
+        as_of,
+        decay,
+        settings.get("scoring.default_importance"),
+        config.effective_weights,
+    )
     left_out = recently_left_out(provider, as_of, config.left_out_days).get(kind, set())
     holds = [hold for hold in active_holds(provider, as_of) if record_id in held_ids(view.frames, [hold]).get(kind, ())]
     scored = scored.with_columns(
@@ -110,6 +121,7 @@ def explain_record(
             minimum=config.min_retention,
             grace_days=config.grace_days,
             decay=decay,
+            weights=config.effective_weights,
         )
     return {
         "record_id": record_id,

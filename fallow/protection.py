@@ -62,6 +62,7 @@ REASONS: Final = (
     "pinned",
     "verified",
     "restored",
+    "recalled",
     "left_out",
     "cited",
     "conversation_minimum",
@@ -75,6 +76,7 @@ COLUMNS: Final = (
     "pinned",
     "verified",
     "unsuppressed_at",
+    "last_accessed_at",
     "breaches",
 )
 
@@ -116,6 +118,8 @@ def protection(
     if config.protect_verified:
         rules.append(("verified", pl.col("verified")))
     rules.append(("restored", (as_of - pl.col("unsuppressed_at") < grace).fill_null(False)))
+    if config.formula == "importance_first":
+        rules.append(("recalled", (as_of - pl.col("last_accessed_at") < grace).fill_null(False)))
     if left_out:
         rules.append(("left_out", pl.col("record_id").is_in(list(left_out))))
     rules.append(("cited", pl.col("record_id").is_in(cited.implode())))

@@ -56,6 +56,8 @@ _POLICY: Final = (
     "retention.blast_radius",
     "retention.stale_share",
     "retention.covered_rows",
+    "retention.weights",
+    "retention.formula",
     "retention.keep_per_conversation",
     "retention.blast_radius_each",
     "scoring.recency_decay_per_hour",
@@ -213,8 +215,16 @@ def scopes_of(view: StoreView) -> tuple[Scope, ...]:
     return (*(Scope(agent_id=name) for name in named), *unowned)
 
 
-def score(frame: pl.DataFrame, as_of: int, decay: float, default_importance: float) -> pl.DataFrame:
+def score(
+    frame: pl.DataFrame,
+    as_of: int,
+    decay: float,
+    default_importance: float,
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> pl.DataFrame:
     """Adds retention and its parts to the records of one set (SPEC §6.2).
+
+    ``weights`` are of importance, usage and recency; retention is their weighted mean.
 
     New columns: ``effective_importance``, ``usage``, ``recency`` and ``retention`` (0..1, rounded to 9
     decimals), ``age`` (microseconds, null where unknown, never negative).
@@ -233,7 +243,9 @@ def score(frame: pl.DataFrame, as_of: int, decay: float, default_importance: flo
         distinct, where = np.unique(counts, return_inverse=True)
         usage = (np.array([math.log1p(n) for n in distinct.tolist()]) / math.log1p(int(counts.max())))[where]
     importance = frame.get_column("importance").fill_null(default_importance).to_numpy()
-    retention = (importance + usage + recency) / np.float64(3.0)
+    by_importance, by_usage, by_recency = (np.float64(weight) for weight in weights)
+    retention = importance * by_importance + usage * by_usage + recency * by_recency
+    retention = retention / (by_importance + by_usage + by_recency)
     return frame.with_columns(
         pl.Series("effective_importance", np.round(importance, DECIMALS), dtype=pl.Float64),
         pl.Series("usage", np.round(usage, DECIMALS), dtype=pl.Float64),
@@ -352,7 +364,11 @@ def make_plan(
         frame = view.frames[memory_type].filter(in_scope(scope, excluded))
         counts.add_breaches(frame, as_of)
         scored = score(
-            frame, as_of, settings.get("scoring.recency_decay_per_hour"), settings.get("scoring.default_importance")
+            frame,
+            as_of,
+            settings.get("scoring.recency_decay_per_hour"),
+            settings.get("scoring.default_importance"),
+            config.effective_weights,
         )
         scored = scored.with_columns(
             protection(
@@ -400,7 +416,7 @@ def make_plan(
             "breaches": dict(sorted(counts.breaches.counts.items())),
         },
         "breach_ids": dict(sorted(counts.breaches.first_ids.items())),
-        "coverage": counts.coverage(config.min_retention),
+        "coverage": counts.coverage(config),
         "distribution": counts.distribution,
         "blast_radius": {
             "share": share,
@@ -580,7 +596,11 @@ class _Counts:
         for record_id, name in broken.iter_rows():
             self.breaches.add(name, record_id)
 
-    def coverage(self, min_retention: float) -> dict[str, float]:
+    def coverage(self, config: RetentionConfig) -> dict[str, float]:
+        by_importance, *others = config.effective_weights
+        room = (by_importance + sum(others)) * config.min_retention
+        cut = min(1.0, room / by_importance) if by_importance else float(room > 0)
+
         def share(number: int) -> float:
             return round(number / self.scanned, DECIMALS) if self.scanned else 0.0
 
@@ -588,5 +608,5 @@ class _Counts:
             "rated": share(self.rated),
             "accessed": share(self.accessed),
             "recency_below_0.01": share(self.faded),
-            "effective_importance_cut": round(min(1.0, 3 * min_retention), DECIMALS),
+            "effective_importance_cut": round(cut, DECIMALS),
         }

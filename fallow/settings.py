@@ -42,6 +42,9 @@ class RetentionConfig:
         covered_rows: ``protect`` (a reflection's citation protects its rows, as any citation does) or
             ``release`` (what only live reflections cite may be suppressed).
         keep_per_conversation: at least this many records of every conversation stay visible.
+        weights: what importance, usage and recency weigh in the mean, in this order; at least 0, not all 0.
+        formula: ``mean`` (SPEC §6.2), or ``importance_first``: retention is the importance alone, and a record
+            recalled within ``grace_days`` is protected.
         blast_radius_each: a plan that would hide more than this share of one agent's, one memory's or one
             user's records (of those with at least 10) is marked as well.
 
@@ -64,6 +67,13 @@ class RetentionConfig:
     covered_rows: str = "protect"
     keep_per_conversation: int = 0
     blast_radius_each: float = 1.0
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    formula: str = "mean"
+
+    @property
+    def effective_weights(self) -> tuple[float, float, float]:
+        """What importance, usage and recency weigh in retention."""
+        return (1.0, 0.0, 0.0) if self.formula == "importance_first" else self.weights
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -232,6 +242,16 @@ def _memory_types(value: Any) -> tuple[str, ...]:
     return tuple(name for name in PRIMARY_TYPES if name in named)
 
 
+def _weights(value: Any) -> tuple[float, float, float]:
+    parts = [part for part in re.split(r"[,;\s]+", value.strip()) if part] if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) != 3:
+        raise ValueError("is not three numbers: importance, usage, recency")
+    one, two, three = (_number(0, 1000)(part) for part in parts)
+    if one + two + three <= 0:
+        raise ValueError("weighs nothing")
+    return (one, two, three)
+
+
 def parse_naive_timezone(value: Any) -> dict[str, str]:
     """``FALLOW_NAIVE_TIMEZONE``: one zone for all types, or a JSON object of zone by memory type."""
     if isinstance(value, str):
@@ -336,6 +356,20 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "FALLOW_RETENTION_COVERED_ROWS",
         ("retention", "covered_rows"),
         "release: rows that only a live reflection cites may be suppressed",
+    ),
+    "retention.weights": Setting(
+        _weights,
+        (1.0, 1.0, 1.0),
+        "FALLOW_RETENTION_WEIGHTS",
+        ("retention", "weights"),
+        "what importance, usage and recency weigh in the mean",
+    ),
+    "retention.formula": Setting(
+        _choice("mean", "importance_first"),
+        "mean",
+        "FALLOW_RETENTION_FORMULA",
+        ("retention", "formula"),
+        "importance_first: retention is the importance, a recent recall protects",
     ),
     "retention.keep_per_conversation": Setting(
         _whole(0, 10**6),

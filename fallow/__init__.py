@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from fallow.apply import ApplyReport as ApplyReport
     from fallow.apply import apply_plan as apply_plan
     from fallow.approval import Decision as Decision
+    from fallow.approval import sign_decision as sign_decision
+    from fallow.certificate import certify as certify
+    from fallow.drift import find_drift as find_drift
     from fallow.errors import FallowError as FallowError
+    from fallow.holds import Hold as Hold
+    from fallow.holds import list_holds as list_holds
+    from fallow.holds import place_hold as place_hold
+    from fallow.holds import release_hold as release_hold
     from fallow.importance import ImportanceConfig as ImportanceConfig
     from fallow.importance import ImportanceRater as ImportanceRater
     from fallow.plan import PlanEntry as PlanEntry
@@ -37,6 +44,7 @@ _HOMES = {
     "ApplyReport": "fallow.apply",
     "Decision": "fallow.approval",
     "FallowError": "fallow.errors",
+    "Hold": "fallow.holds",
     "ImportanceConfig": "fallow.importance",
     "ImportanceRater": "fallow.importance",
     "PlanEntry": "fallow.plan",
@@ -51,11 +59,17 @@ _HOMES = {
     "TouchReport": "fallow.reinforcement",
     "apply_plan": "fallow.apply",
     "cache_answer": "fallow.semantic_cache",
+    "certify": "fallow.certificate",
     "dedupe_and_select": "fallow.selection",
+    "find_drift": "fallow.drift",
+    "list_holds": "fallow.holds",
     "open_provider": "fallow.provider",
+    "place_hold": "fallow.holds",
     "read_record": "fallow.record",
+    "release_hold": "fallow.holds",
     "score_candidates": "fallow.scoring",
     "scoring_for": "fallow.scoring",
+    "sign_decision": "fallow.approval",
     "touch_many": "fallow.reinforcement",
 }
 

@@ -356,3 +356,15 @@ def test_purge_cache_says_what_it_would_remove(store: Path) -> None:
     assert document("purge-cache", "--store", store)["removed"] == ["old"]
     with open_provider(str(store)) as provider:
         assert [row["_id"] for row in provider.find("semantic_cache")] == ["q2"]
+
+
+def test_the_shell_completes_commands_and_options_16() -> None:
+    """As the scripts that --show-completion prints ask for it."""
+    for words, position, expected in (
+        ("fallow retention-", "1", "retention-plan"),
+        ("fallow plans --st", "2", "--store"),
+    ):
+        environment = {**os.environ, "_FALLOW_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
+        command = [str(Path(sys.executable).with_name("fallow"))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert expected in done.stdout.split(), done.stdout + done.stderr

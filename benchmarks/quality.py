@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.quality_importance import heuristic
+from fallow.protection import RECALLED_DAYS
 from fallow.retention import score
 from fallow.scoring import RetrievalScoring
 from fallow.times import MICROSECONDS_PER_HOUR, parse_time
@@ -72,7 +73,7 @@ class Lived:
 
 def _recommended(lived: Lived) -> Array:
     """Importance first: a turn recalled within a week comes after all others."""
-    recent = (lived.accessed >= 0) & (lived.as_of - lived.accessed < 7 * 24 * MICROSECONDS_PER_HOUR)
+    recent = (lived.accessed >= 0) & (lived.as_of - lived.accessed < RECALLED_DAYS * 24 * MICROSECONDS_PER_HOUR)
     return lived.retention(lived.heuristic, (1.0, 0.0, 0.0)) + recent
 
 

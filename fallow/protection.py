@@ -68,6 +68,9 @@ REASONS: Final = (
     "conversation_minimum",
 )
 
+#: With the formula importance_first a record recalled less than this ago is protected.
+RECALLED_DAYS: Final = 7
+
 #: The columns that :func:`protection` needs.
 COLUMNS: Final = (
     "record_id",
@@ -119,7 +122,8 @@ def protection(
         rules.append(("verified", pl.col("verified")))
     rules.append(("restored", (as_of - pl.col("unsuppressed_at") < grace).fill_null(False)))
     if config.formula == "importance_first":
-        rules.append(("recalled", (as_of - pl.col("last_accessed_at") < grace).fill_null(False)))
+        recent = round(RECALLED_DAYS * MICROSECONDS_PER_DAY)
+        rules.append(("recalled", (as_of - pl.col("last_accessed_at") < recent).fill_null(False)))
     if left_out:
         rules.append(("left_out", pl.col("record_id").is_in(list(left_out))))
     rules.append(("cited", pl.col("record_id").is_in(cited.implode())))

@@ -44,7 +44,7 @@ class RetentionConfig:
         keep_per_conversation: at least this many records of every conversation stay visible.
         weights: what importance, usage and recency weigh in the mean, in this order; at least 0, not all 0.
         formula: ``mean`` (SPEC §6.2), or ``importance_first``: retention is the importance alone, and a record
-            recalled within ``grace_days`` is protected.
+            recalled within the last week is protected.
         blast_radius_each: a plan that would hide more than this share of one agent's, one memory's or one
             user's records (of those with at least 10) is marked as well.
 

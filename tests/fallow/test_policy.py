@@ -35,8 +35,8 @@ def test_weights_say_what_counts(tmp_path: Path) -> None:
 def test_importance_first_hides_by_importance_and_spares_what_was_recalled_lately(tmp_path: Path) -> None:
     rows = [
         record("low", importance=0.1, days=40),
-        record("low but recalled", importance=0.1, days=400, access_count=1, last_accessed_at=days_ago(10)),
-        record("low, recalled long ago", importance=0.1, days=400, access_count=5, last_accessed_at=days_ago(90)),
+        record("low but recalled", importance=0.1, days=400, access_count=1, last_accessed_at=days_ago(6)),
+        record("low, recalled long ago", importance=0.1, days=400, access_count=5, last_accessed_at=days_ago(8)),
         record("old but good", importance=0.6, days=900),
         record("unrated", importance=None, days=900),
     ]

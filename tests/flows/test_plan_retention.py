@@ -78,7 +78,8 @@ def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, pre
     assert artifact(prefect_api, "retention-distribution").startswith("data:image/png;base64,")
     assert f"| done now | {len(entries) - 1} |" in artifact(prefect_api, "retention-report")
     ours = [row for row in json.loads(artifact(prefect_api, "suppressed-memories")) if row["approver"] == "Ada"]
-    assert {row["record_id"] for row in ours} == hidden(store)
+    assert {row["records"].partition(":")[2] for row in ours} == hidden(store)
+    assert all("claimed" in row["standing"] for row in ours)
     complete = prefect_server.home / "storage" / f"{plan.plan_id}.json"
     assert json.loads(complete.read_text())["document_sha256"] == plan.document_sha256
 

@@ -275,6 +275,26 @@ def policy_of(settings: Settings) -> dict[str, dict[str, Any]]:
     return policy
 
 
+#: From this share of rated records on, importance is the better measure.
+MOSTLY_RATED: Final = 0.8
+
+
+def policy_advice(rated: float, formula: str, weights: Sequence[float]) -> str:
+    """What plan and doctor recommend about the policy, with the measured reason; empty where there is nothing to say.
+
+    Args:
+        rated: share of the records with a rating, 0..1.
+        formula, weights: the policy as it is.
+    """
+    if rated < MOSTLY_RATED or formula != "mean" or len(set(weights)) != 1:
+        return ""
+    return (
+        f"{rated:.0%} of the records are rated: retention.formula = importance_first would choose better. On long "
+        "conversations with gold evidence .977 of it survived hiding a quarter, .965 with the mean of three, and "
+        ".89 against .77 when half was hidden (docs/quality.md). It is your choice: nothing changes by itself"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class AgentPolicies:
     """What agents' own records say about planning over a whole store (SPEC §6.4)."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.planner import Suppressed
 from fallow.provider import RecordKey
+from fallow.retention import policy_advice
 from fallow.settings import without_secrets
 from fallow.times import iso
 
@@ -240,6 +241,8 @@ def _sureness(plan: RetentionPlan) -> list[str]:
             f"recalled falls below the cut when its importance is under **{coverage['effective_importance_cut']:.2f}**."
         ),
     ]
+    advice = policy_advice(coverage["rated"], plan.policy("formula", "mean"), plan.policy("weights", (1, 1, 1)))
+    said += [f"- {escaped(advice)}."] if advice else []
     contracts = plan.document.get("contracts")
     if not contracts:
         said.append("- Data contracts: not checked.")

@@ -235,7 +235,7 @@ def _check_store(store: str, check: Any, *, create_indexes: bool) -> None:
     from fallow.provider import Diagnosing, Indexing
     from fallow.record import PRIMARY_TYPES
     from fallow.reflection import share_kept_by_reflections
-    from fallow.retention import read_agents
+    from fallow.retention import policy_advice, read_agents
 
     try:
         with open_store(store) as provider:
@@ -245,16 +245,23 @@ def _check_store(store: str, check: Any, *, create_indexes: bool) -> None:
                 check("indexes", "ok", f"made {', '.join(made)}" if made else "all are there")
             elif create_indexes:
                 check("indexes", "info", f"a store of kind {provider.capabilities.kind} needs none of fallow's")
+            known, rated = 0, 0
             for memory_type in PRIMARY_TYPES:
                 records, unreadable = 0, 0
-                for batch in provider.scan(memory_type, ("record_id",)):
+                for batch in provider.scan(memory_type, ("record_id", "importance")):
                     records += len(batch.frame)
+                    rated += len(batch.frame) - batch.frame["importance"].null_count()
                     unreadable += len(batch.unreadable)
+                known += records
                 state = "warning" if unreadable else "ok"
                 check(memory_type, state, f"{records} records" + (f", {unreadable} unreadable" if unreadable else ""))
             if isinstance(provider, Diagnosing):
                 for name, state, detail in provider.diagnose():
                     check(name, state, detail)
+            policy = settings_of(provider, None).retention
+            advice = policy_advice(rated / known if known else 0.0, policy.formula, policy.weights)
+            if advice:
+                check("policy", "info", advice)
             share = share_kept_by_reflections(provider)
             if share >= _ALMOST_ALL and settings_of(provider, None).retention.covered_rows == "protect":
                 check(

@@ -121,6 +121,8 @@ def retention_plan(
 
 def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
     """A plan for people: one sentence, the numbers, what is protected, the lowest records."""
+    from fallow.retention import policy_advice
+
     counts = plan.counts
     say(f"{plan.plan_id}")
     say(
@@ -144,6 +146,9 @@ def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
         "policy: "
         + ", ".join(f"{name}={item['value']} ({item['origin']})" for name, item in plan.document["policy"].items())
     )
+    advice = policy_advice(coverage["rated"], plan.policy("formula", "mean"), plan.policy("weights", (1, 1, 1)))
+    if advice:
+        say(f"advice: {advice}.")
     if plan.wide:
         share = plan.document["blast_radius"]["share"]
         say(f"WIDE: this hides {share:.0%} of its scope; the approval must repeat --count {len(plan.entries)}.")

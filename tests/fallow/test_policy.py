@@ -8,7 +8,9 @@ import pytest
 
 from fallow.errors import SettingError
 from fallow.explain import days_until_eligible, explain_record
+from fallow.retention import policy_advice
 from fallow.settings import RetentionConfig, resolve
+from tests.conftest import write_as_agent
 from tests.fallow.small_stores import NOW, days_ago, ids, planned, protected, record, store
 
 
@@ -91,3 +93,20 @@ def test_days_until_eligible_follow_the_weights(weights, importance, expected) -
         weights=weights,
     )
     assert found == (expected if expected is None else pytest.approx(expected, abs=0.01))
+
+
+def test_a_store_that_is_rated_is_told_of_the_better_policy_and_no_other_is() -> None:
+    assert "importance_first" in policy_advice(0.9, "mean", (1, 1, 1))
+    assert policy_advice(0.5, "mean", (1, 1, 1)) == ""
+    assert policy_advice(0.9, "importance_first", (1, 1, 1)) == ""
+    assert policy_advice(0.9, "mean", (3, 1, 1)) == ""
+
+
+def test_plan_and_doctor_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fallow.cli.app import run
+
+    write_as_agent(tmp_path / "s", {"conversation_memory": [record("r1")], "shared_memory": []})
+    assert run(["retention-plan", "--store", str(tmp_path / "s")]) == 0
+    assert "retention.formula = importance_first" in capsys.readouterr().out
+    run(["doctor", "--store", str(tmp_path / "s")])
+    assert "importance_first" in capsys.readouterr().out

@@ -39,6 +39,8 @@ EXAMPLES = {
     "certificate": "fallow certificate forget-plan-… --out certificate.json",
     "verify": "fallow verify certificate.json",
     "drift": "fallow drift --detailed-exitcode",
+    "effect": "fallow effect forget-plan-…",
+    "forecast": "fallow forecast",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
     "contracts": "fallow contracts",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from fallow.cli.app import run
 from fallow.effect import effect_lines, preview
 from tests.fallow.small_stores import ids, planned, record, store, tree
 
@@ -127,3 +130,22 @@ def test_the_cost_is_bounded_and_what_was_not_read_is_said(tmp_path: Path) -> No
         effect = preview(provider, planned(provider), max_records=5)
     assert (effect.visible, effect.unread) == (6, 7)
     assert "7 visible records were not looked at" in effect.notes
+
+
+def test_the_command_names_the_only_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        record("question", days=1, importance=0.9, embedding=near(axis(0), 1)),
+        record("answer", days=90, role="assistant", embedding=near(axis(0), 2)),
+        *filler(),
+    ]
+    with store(tmp_path / "s", *rows) as provider:
+        plan_id = planned(provider).plan_id
+    assert run(["effect", plan_id, "--store", str(tmp_path / "s"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["plan_id"] == plan_id
+    assert document["losses"][0]["record_id"] == "answer"
+    assert document["nothing_left"] == ["conversation_memory:question"]
+    assert run(["effect", plan_id, "--store", str(tmp_path / "s")]) == 0
+    shown = capsys.readouterr().out
+    assert "conversation_memory:answer" in shown
+    assert "what answer says" not in shown, "no memory text (SPEC §14)"

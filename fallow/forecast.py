@@ -1,0 +1,109 @@
+"""How many records would be eligible when, at which threshold, if nobody recalled anything (SPEC §16, forecast).
+
+The same scoring and protection as a plan's, at later instants and other thresholds. Reads only. What will be
+created, recalled or rated meanwhile is not known, so it is not counted; a hold that ends meanwhile still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from fallow.holds import active_holds, held_ids
+from fallow.plan import Scope
+from fallow.protection import protection
+from fallow.provider import Provider
+from fallow.retention import StoreView, cited_ids, in_scope, read_store, score
+from fallow.settings import Settings
+from fallow.times import MICROSECONDS_PER_DAY, iso
+
+#: Days ahead that are looked at.
+DAYS: Final = (0, 7, 30, 90)
+#: Thresholds that are looked at, beside the one in force.
+THRESHOLDS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Eligible records by threshold and day.
+
+    Attributes:
+        as_of: day 0, microseconds.
+        scanned: records in scope, of the types that the policy plans.
+        current: the threshold in force.
+        days: days ahead.
+        eligible: by threshold, one count a day; no cap on candidates is applied.
+    """
+
+    as_of: int
+    scanned: int
+    current: float
+    days: tuple[int, ...]
+    eligible: dict[float, tuple[int, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "as_of": iso(self.as_of),
+            "scanned": self.scanned,
+            "min_retention": self.current,
+            "days": list(self.days),
+            "eligible": [
+                {"min_retention": threshold, "records": list(counts)} for threshold, counts in self.eligible.items()
+            ],
+        }
+
+
+def forecast(
+    provider: Provider,
+    settings: Settings,
+    *,
+    scope: Scope,
+    as_of: int,
+    view: StoreView | None = None,
+    days: Sequence[int] = DAYS,
+    thresholds: Sequence[float] = THRESHOLDS,
+    excluded_agents: Sequence[str] = (),
+) -> Forecast:
+    """How many records of a scope would be eligible in so many days, at each threshold and the one in force.
+
+    Args:
+        view: a store already read, when several policies are compared.
+        excluded_agents: agents that switched retention off, for a whole-store scope.
+
+    Raises:
+        StoreUnreadableError: a listing failed or was cut short.
+    """
+    config = settings.retention
+    view = view or read_store(provider)
+    cited = cited_ids(provider, view, config)
+    held = held_ids(view.frames, active_holds(provider, as_of))
+    wanted = sorted({*thresholds, config.min_retention})
+    counts = {threshold: [0] * len(days) for threshold in wanted}
+    scanned = 0
+    grace = round(config.grace_days * MICROSECONDS_PER_DAY)
+    for memory_type in config.memory_types:
+        frame = view.frames[memory_type].filter(in_scope(scope, excluded_agents))
+        scanned += frame.height
+        for place, day in enumerate(days):
+            at = as_of + day * MICROSECONDS_PER_DAY
+            scored = score(
+                frame,
+                at,
+                settings.get("scoring.recency_decay_per_hour"),
+                settings.get("scoring.default_importance"),
+                config.effective_weights,
+            ).with_columns(protection(config, at, cited=cited, held=held.get(memory_type, ())))
+            retention = scored.filter(pl.col("protection").is_null(), pl.col("age") >= grace).get_column("retention")
+            for threshold in wanted:
+                counts[threshold][place] += int((retention < threshold).sum())
+    return Forecast(
+        as_of=as_of,
+        scanned=scanned,
+        current=config.min_retention,
+        days=tuple(days),
+        eligible={threshold: tuple(numbers) for threshold, numbers in counts.items()},
+    )

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from fallow.effect import effect_lines
 from fallow.plan import PlanEntry, RetentionPlan
 from fallow.planner import Suppressed
 from fallow.provider import RecordKey
@@ -134,6 +135,7 @@ def plan_page(
     picture: bytes,
     file: str,
     links: Mapping[str, str] | None = None,
+    effect: Mapping[str, Any] | None = None,
 ) -> str:
     """The plan's page, for somebody who has two minutes: what, how much, why, how sure (SPEC §6.5).
 
@@ -144,6 +146,7 @@ def plan_page(
         picture: the distribution of retention, a PNG.
         file: the address of the complete plan, or "".
         links: addresses in the UI by what they lead to.
+        effect: what retrieval loses (SPEC §7.1), as a document; None where nobody looked.
     """
     number = len(plan.entries)
     parts = [
@@ -171,6 +174,8 @@ def plan_page(
     ]
     if picture:
         parts.append(f"![how retention spreads, and where the cut is]({data_url(picture)})")
+    if effect:
+        parts += ["## What retrieval loses, and what comes back", *_effect(effect)]
     parts += [
         "## Policy",
         markdown_table(
@@ -193,6 +198,18 @@ def plan_page(
         f"Plan `{plan.plan_id}`, SHA-256 `{plan.document_sha256}`.",
     ]
     return "\n\n".join(parts)
+
+
+def _effect(effect: Mapping[str, Any]) -> list[str]:
+    """The effect preview: sentences, and the records that an approver may want to leave out."""
+    parts = [escaped(line) for line in effect_lines(effect)]
+    losses = [
+        (f"{item['memory_type']}:{item['record_id']}", item["probes"], ", ".join(item["only_answer_of"][:3]))
+        for item in effect["losses"][:_LOWEST]
+    ]
+    if losses:
+        parts.append(markdown_table(("record to look at", "questions it answers now", "only answer of"), losses))
+    return parts
 
 
 def _numbers(plan: RetentionPlan) -> str:

@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from fallow.approval import load_plan, stored_plan
+from fallow.effect import preview
 from fallow.plan import RetentionPlan
 from fallow.planner import settings_for, suppressed_records
 from fallow.times import iso, wall_clock
@@ -43,8 +44,9 @@ def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
         shown = settings_for(provider, plan.scope.agent_id, variable=variable).approval.show_text
         texts = excerpts(provider, plan.entries[:10]) if shown else None
         stored = stored_plan(provider, plan_id, wall_clock())
+        effect = preview(provider, plan).to_json()
     picture = distribution_picture(plan)
-    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan), _links())
+    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan), _links(), effect)
     create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
     create_table_artifact(plan_rows(plan.entries), key="retention-plan-records", description=plan_id)
     create_image_artifact(data_url(picture), key="retention-distribution", description=plan_id)

@@ -149,3 +149,19 @@ def test_the_command_names_the_only_answer(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "conversation_memory:answer" in shown
     assert "what answer says" not in shown, "no memory text (SPEC §14)"
+
+
+def test_the_plans_page_says_what_retrieval_loses_7_1(tmp_path: Path) -> None:
+    pages = pytest.importorskip("tasks.pages")
+    rows = [
+        record("question", days=1, importance=0.9, embedding=near(axis(0), 1)),
+        record("answer", days=90, role="assistant", embedding=near(axis(0), 2)),
+        *filler(),
+    ]
+    with store(tmp_path / "s", *rows) as provider:
+        plan = planned(provider)
+        effect = preview(provider, plan).to_json()
+    page = pages.plan_page(plan, None, plan.expires_at, b"", "", effect=effect)
+    assert "1 are left with nothing" in page
+    assert "only answer of" in page
+    assert "What retrieval loses" not in pages.plan_page(plan, None, plan.expires_at, b"", "")

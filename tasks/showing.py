@@ -15,8 +15,10 @@ from prefect.utilities.urls import url_for
 
 from fallow.approval import load_plan, stored_plan
 from fallow.effect import preview
+from fallow.errors import StoreUnreadableError
 from fallow.plan import RetentionPlan
 from fallow.planner import settings_for, suppressed_records
+from fallow.provider import Provider
 from fallow.times import iso, wall_clock
 from tasks.pages import (
     MAX_ROWS,
@@ -44,7 +46,7 @@ def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
         shown = settings_for(provider, plan.scope.agent_id, variable=variable).approval.show_text
         texts = excerpts(provider, plan.entries[:10]) if shown else None
         stored = stored_plan(provider, plan_id, wall_clock())
-        effect = preview(provider, plan).to_json()
+        effect = _effect(provider, plan)
     picture = distribution_picture(plan)
     page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan), _links(), effect)
     create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
@@ -54,6 +56,19 @@ def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
     numbers = {name: plan.counts[name] for name in names}
     share = round(plan.document["blast_radius"]["share"], 4)
     return {"scope": plan.scope.label, **numbers, "share": share, "expires_at": iso(stored.expires_at)}
+
+
+def _effect(provider: Provider, plan: RetentionPlan) -> dict[str, Any] | None:
+    """What the plan costs retrieval; None where looking would cost too much or is not possible: the page goes without.
+
+    A store with a limit on requests would need minutes to hand out all its vectors: there `fallow effect` says it.
+    """
+    if provider.capabilities.requests_per_second is not None:
+        return None
+    try:
+        return preview(provider, plan).to_json()
+    except StoreUnreadableError:
+        return None
 
 
 def _complete_plan(plan: RetentionPlan) -> str:

@@ -7,16 +7,17 @@ created, recalled or rated meanwhile is not known, so it is not counted; a hold 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
 
+from fallow.approval import recently_left_out
 from fallow.holds import active_holds, held_ids
 from fallow.plan import Scope
-from fallow.protection import protection
+from fallow.protection import ContractResult, protection
 from fallow.provider import Provider
-from fallow.retention import StoreView, cited_ids, in_scope, read_store, score
+from fallow.retention import CONVERSATION, StoreView, cited_ids, in_scope, keep_some, read_store, score
 from fallow.settings import Settings
 from fallow.times import MICROSECONDS_PER_DAY, iso
 
@@ -67,12 +68,14 @@ def forecast(
     days: Sequence[int] = DAYS,
     thresholds: Sequence[float] = THRESHOLDS,
     excluded_agents: Sequence[str] = (),
+    contracts: ContractResult | None = None,
 ) -> Forecast:
     """How many records of a scope would be eligible in so many days, at each threshold and the one in force.
 
     Args:
         view: a store already read, when several policies are compared.
         excluded_agents: agents that switched retention off, for a whole-store scope.
+        contracts: what data contracts found in the store: what they quarantine is not counted.
 
     Raises:
         StoreUnreadableError: a listing failed or was cut short.
@@ -81,6 +84,7 @@ def forecast(
     view = view or read_store(provider)
     cited = cited_ids(provider, view, config)
     held = held_ids(view.frames, active_holds(provider, as_of))
+    left_out = [recently_left_out(provider, as_of + day * MICROSECONDS_PER_DAY, config.left_out_days) for day in days]
     wanted = sorted({*thresholds, config.min_retention})
     counts = {threshold: [0] * len(days) for threshold in wanted}
     scanned = 0
@@ -96,10 +100,22 @@ def forecast(
                 settings.get("scoring.recency_decay_per_hour"),
                 settings.get("scoring.default_importance"),
                 config.effective_weights,
-            ).with_columns(protection(config, at, cited=cited, held=held.get(memory_type, ())))
-            retention = scored.filter(pl.col("protection").is_null(), pl.col("age") >= grace).get_column("retention")
+            ).with_columns(
+                protection(
+                    config,
+                    at,
+                    cited=cited,
+                    held=held.get(memory_type, ()),
+                    left_out=left_out[place].get(memory_type, ()),
+                    quarantined=() if contracts is None else contracts.quarantined.get(memory_type, ()),
+                )
+            )
             for threshold in wanted:
-                counts[threshold][place] += int((retention < threshold).sum())
+                kept = scored
+                if memory_type == CONVERSATION:
+                    kept = keep_some(scored, replace(config, min_retention=threshold))
+                free = kept.filter(pl.col("protection").is_null(), pl.col("age") >= grace).get_column("retention")
+                counts[threshold][place] += int((free < threshold).sum())
     return Forecast(
         as_of=as_of,
         scanned=scanned,

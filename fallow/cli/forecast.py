@@ -44,6 +44,7 @@ def forecast(
     as_json: Json = False,
 ) -> None:
     """Count what would be eligible in 0, 7, 30 and 90 days at a grid of thresholds, if nobody recalled anything."""
+    from data_contracts.checking import gate
     from fallow.forecast import forecast as look_ahead
     from fallow.retention import agent_policies, read_agents, read_store
 
@@ -52,13 +53,22 @@ def forecast(
     with open_store(store) as provider:
         view = read_store(provider)
         off = () if scope.agent_id or scope.unowned else agent_policies(read_agents(provider)).off
+        contracts = gate(provider, view, as_of=at)
         current = look_ahead(
-            provider, settings_of(provider, agent_id), scope=scope, as_of=at, view=view, excluded_agents=off
+            provider,
+            settings_of(provider, agent_id),
+            scope=scope,
+            as_of=at,
+            view=view,
+            excluded_agents=off,
+            contracts=contracts,
         )
         other = None
         if policy is not None:
             settings = settings_of(provider, agent_id, options)
-            other = look_ahead(provider, settings, scope=scope, as_of=at, view=view, excluded_agents=off)
+            other = look_ahead(
+                provider, settings, scope=scope, as_of=at, view=view, excluded_agents=off, contracts=contracts
+            )
     if as_json:
         document = current.to_json()
         if other is not None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.checking import gate
 from fallow.cli.app import run
 from fallow.forecast import forecast
 from fallow.plan import Scope
+from fallow.retention import read_store
 from fallow.settings import resolve
 from tests.fallow.small_stores import NOW, days_ago, planned, record, store, tree
 
@@ -77,3 +79,19 @@ def test_a_policy_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "p.json").write_text(text)
     assert run(["forecast", "--store", str(tmp_path / "s"), "--policy", str(tmp_path / "p.json")]) in (1, 2)
     assert capsys.readouterr().err.strip()
+
+
+def test_what_a_plan_would_leave_out_is_not_counted_either(tmp_path: Path) -> None:
+    talk = [record(f"t{n}", importance=0.1, days=90 + n, thread_id="t", conversation_id="t") for n in range(6)]
+    odd = record("odd", importance=0.1, days=90, suppressed_by="forget-plan-of-somebody")
+    with store(tmp_path / "s", *talk, odd) as provider:
+        view = read_store(provider)
+        contracts = gate(provider, view, as_of=NOW)
+        options = {"retention.keep_per_conversation": 4}
+        found = forecast(
+            provider, resolve(options, environ={}), scope=Scope(), as_of=NOW, view=view, contracts=contracts
+        )
+        for threshold in (0.15, 0.5):
+            plan = planned(provider, view=view, contracts=contracts, min_retention=threshold, keep_per_conversation=4)
+            assert found.eligible[threshold][0] == plan.counts["eligible"] == 2
+        assert planned(provider, min_retention=0.5).counts["eligible"] == 7

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fallow.provider import Row
-from fallow.record import CITING_FIELDS, DECISION_FIELDS, Record, is_unicode, read_record, read_text, schema
+from fallow.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, read_text, schema
 from fallow.times import parse_time
 from providers import filesystem_files as files
 from providers.filesystem_rows import NotARowError, contradicts, decode_leniently
@@ -150,6 +150,7 @@ _TextRow = msgspec.defstruct(
     gc=False,
 )
 _ContentRow = msgspec.defstruct("_ContentRow", [_CONTENT], gc=False)
+_EmbeddingRow = msgspec.defstruct("_EmbeddingRow", [("embedding", msgspec.Raw, _ABSENT)], gc=False)
 _FIRST_RARE: Final = 3 + len(_PLAIN_FIELDS)
 _NO_RARE: Final = (None,) * len(_RARE_NAMES)
 _CITES: Final = tuple(name in CITING_FIELDS for name in _RARE_NAMES)
@@ -256,7 +257,8 @@ class RecordReader:
         self._with_text = msgspec.json.Decoder(_TextRow)
         self._content = msgspec.json.Decoder(_ContentRow)
         self._string = msgspec.json.Decoder(str)
-        self._whole = msgspec.json.Decoder(dict)
+        self._embedding = msgspec.json.Decoder(_EmbeddingRow)
+        self._floats = msgspec.json.Decoder(list[float])
         self._texts: set[str | None] = {None}
 
     def read(self, folder: int, stems: Iterable[str], into: Columns) -> None:
@@ -265,7 +267,7 @@ class RecordReader:
         Raises:
             StoreUnreadableError: a file is there and cannot be read.
         """
-        whole, text = self._vectors, self._text and not self._vectors
+        text, vectors = self._text, self._vectors
         read_file, opens, fstat, reads, closes = files.read_file, os.open, os.fstat, os.read, os.close
         flags, is_regular = files.READ_FLAGS, stat.S_ISREG
         for stem in stems:
@@ -297,12 +299,11 @@ class RecordReader:
                 self._refuse(folder, stem, "no regular file", into)
                 continue
             try:
-                if whole:
-                    self._add_whole(stem, data, into)
-                else:
-                    self._add(stem, data, into)
-                    if text:
-                        into.texts.append(self._text_of(data))
+                self._add(stem, data, into)
+                if text:
+                    into.texts.append(self._text_of(data))
+                if vectors:
+                    into.vectors.append(self._vector_of(data))
             except NotARowError as refusal:
                 into.unreadable.append((stem, str(refusal), status))
             else:
@@ -455,26 +456,22 @@ class RecordReader:
             row = decode_leniently(data)
         return read_text(row)
 
-    def _add_whole(self, stem: str, data: bytes, into: Columns) -> None:
-        """A record with its vector, and its text where that is asked for."""
-        if not data.isascii():
-            _check_utf8(data)
-        row: Row
-        try:
-            row = self._whole.decode(data)
-        except _REFUSED:
-            row = self._lenient(stem, data)
-        if contradicts(row.get("_id"), stem):
-            raise NotARowError("its _id names another record")
-        record = self._add_record(row, stem, into)
-        if self._text:
-            into.texts.append(record.text)
-        into.vectors.append(read_vector(row.get("embedding")))
+    def _vector_of(self, data: bytes) -> Vector | None:
+        """The embedding of a record that was added, as :func:`read_vector` reads it."""
+        import numpy as np
 
-    def _add_record(self, row: Row, stem: str, into: Columns) -> Record:
+        try:
+            raw: msgspec.Raw = getattr(self._embedding.decode(data), "embedding")  # noqa: B009 (made by defstruct)
+            if len(raw) and memoryview(raw)[0] == 0x5B:
+                with np.errstate(over="ignore"):
+                    return np.array(self._floats.decode(raw), dtype=np.float64).astype(np.float32)
+            return None
+        except _REFUSED:
+            return read_vector(decode_leniently(data).get("embedding"))
+
+    def _add_record(self, row: Row, stem: str, into: Columns) -> None:
         record = read_record(row, self._memory_type, stem, self._zone)
         into.rows.append(tuple(getattr(record, name) for name in SMALL_COLUMNS))
-        return record
 
 
 #: Stands for a time that the short way does not decide; no instant is that early.

@@ -195,8 +195,6 @@ class _Suppression:
                 else:
                     pending.append(patch.key)
                     self.unknown[patch.key] = outcome.status
-            for key in {*done, *self.failed, *self.skipped}:
-                self.unknown.pop(key, None)
             if not pending:
                 break
         for key in pending:
@@ -204,7 +202,8 @@ class _Suppression:
                 self.failed[key] = "kept changing while it was written"
             else:
                 self.unknown[key] = "unknown"
-        for key in seen:
+        # What was settled in a later round than the one that lost it is in one place only.
+        for key in {*done, *seen, *self.failed, *self.skipped}:
             self.unknown.pop(key, None)
         mine = [key for key, row in seen.items() if row.get("suppressed_at") == text_time(self.now)]
         self.applied += [*done, *mine]

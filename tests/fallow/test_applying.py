@@ -524,3 +524,18 @@ def test_a_plan_never_holds_a_nan(tmp_path: Path) -> None:
         plan = planned(provider, min_retention=1.0)
         json.dumps(plan.document, allow_nan=False)
         assert plan.entries[0].key == RecordKey(CONVERSATION, "r1")
+
+
+def test_a_record_that_moved_under_every_write_of_a_chunk_is_skipped_and_nowhere_else_trap_23(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with store(root, *[record(f"r{n}") for n in range(3)]) as provider:
+        plan = planned(provider)
+        approve(provider, plan)
+
+        def meanwhile(patches: Sequence[Any]) -> None:
+            for patch in patches:
+                edit(root, patch.key.record_id, access_count=1)
+
+        report = apply_plan(Behind(provider, before={"patch": meanwhile}), plan.plan_id, now=NOW)
+        assert (report.state, report.applied, report.unknown, report.failed) == ("Applied", 0, [], {})
+        assert report.skipped == {"recalled": ["r0", "r1", "r2"]}

@@ -40,6 +40,7 @@ EXAMPLES = {
     "verify": "fallow verify certificate.json",
     "drift": "fallow drift --detailed-exitcode",
     "effect": "fallow effect forget-plan-…",
+    "rater-report": "fallow rater-report --agent-id agent-orchard",
     "forecast": "fallow forecast",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",

@@ -316,4 +316,6 @@ _DEPLOYED = (
     "backfill-importance/new-rows",
     "reflect-conversations/half-hourly",
     "purge-semantic-cache/hourly",
+    "check-drift/nightly-drift",
+    "release-hold/release",
 )

@@ -2,49 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fallow.history import insert_control_rows
 from fallow.journal import SHARED, content_of, control_event
 from fallow.provider import Provider
+from fallow.times import FUTURE_TOLERANCE, parse_time, wall_clock
 
 if TYPE_CHECKING:
     from data_contracts.checking import ContractReport
 
 EVENT: Final = "contracts_checked"
 ACCEPTED: Final = "contracts_accepted"
+_MOST: Final = 2**53
 
 
-def last_metrics(provider: Provider) -> dict[str, dict[str, Any]]:
-    """Each type's numbers at the last recorded check, or when somebody accepted a change; empty at first."""
-    latest: tuple[str, dict[str, dict[str, Any]]] = ("", {})
-    for row in provider.find(SHARED, "learn-evt-"):
-        content = content_of(row)
-        if content.get("event_type") not in {EVENT, ACCEPTED}:
-            continue
-        payload, at = content.get("payload"), str(content.get("created_at"))
-        found = payload.get("metrics") if isinstance(payload, Mapping) else None
-        if isinstance(found, Mapping) and at >= latest[0]:
-            usable = {
-                str(name): dict(metrics)
-                for name, metrics in found.items()
-                if isinstance(metrics, Mapping) and isinstance(metrics.get("rows"), int)
+def last_metrics(provider: Provider) -> dict[str, dict[str, float]]:
+    """Each type's numbers at the last recorded check, or when somebody accepted a change; empty at first.
+
+    Anybody who can write to the store can write such an event: what is no number, or from the future, counts for
+    nothing.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for payload in _payloads(provider, {EVENT, ACCEPTED}):
+        metrics = payload.get("metrics")
+        if isinstance(metrics, Mapping):
+            found = {
+                str(name): kept for name, raw in metrics.items() if (kept := _numbers(raw)).get("rows") is not None
             }
-            latest = (at, usable)
-    return latest[1]
+    return found
 
 
 def last_failures(provider: Provider) -> dict[str, int] | None:
     """Failures by rule at the last recorded check, what a trend is drawn from; None where there was none."""
-    latest: tuple[str, dict[str, int] | None] = ("", None)
+    found: dict[str, int] | None = None
+    for payload in _payloads(provider, {EVENT}):
+        found = {name: int(count) for name, count in _numbers(payload.get("failures")).items()}
+    return found
+
+
+def _payloads(provider: Provider, events: Collection[str]) -> list[Mapping[str, Any]]:
+    """What these events carry, the oldest first."""
+    told: list[tuple[int, str, Mapping[str, Any]]] = []
+    latest = wall_clock() + FUTURE_TOLERANCE
     for row in provider.find(SHARED, "learn-evt-"):
         content = content_of(row)
-        payload, at = content.get("payload"), str(content.get("created_at"))
-        if content.get("event_type") == EVENT and isinstance(payload, Mapping) and at >= latest[0]:
-            failures = payload.get("failures")
-            latest = (at, dict(failures) if isinstance(failures, Mapping) else {})
-    return latest[1]
+        payload, at = content.get("payload"), parse_time(content.get("created_at"))
+        if content.get("event_type") in events and isinstance(payload, Mapping) and at is not None and at <= latest:
+            told.append((at, str(row.get("_id")), payload))
+    return [payload for _, _, payload in sorted(told, key=lambda item: item[:2])]
+
+
+def _numbers(raw: Any) -> dict[str, float]:
+    """The entries that are numbers from 0 on and of a size that counts can have."""
+    if not isinstance(raw, Mapping):
+        return {}
+    return {
+        str(name): value
+        for name, value in raw.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+    }
 
 
 def record_check(provider: Provider, report: ContractReport, *, now: int, accepted_by: str | None = None) -> None:

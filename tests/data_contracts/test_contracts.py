@@ -14,9 +14,11 @@ from open_data_contract_standard.model import OpenDataContractStandard
 from data_contracts.checking import check_contracts, gate
 from data_contracts.compiler import FOLDER, ContractError, compile_contract, contracts, tables
 from data_contracts.parity import compare_stores
-from data_contracts.remembering import last_metrics, record_check
+from data_contracts.remembering import EVENT, last_failures, last_metrics, record_check
 from fallow.apply import apply_plan
 from fallow.errors import ContractBreachError
+from fallow.history import insert_control_rows
+from fallow.journal import control_event
 from fallow.record import PRIMARY_TYPES
 from fallow.retention import read_store
 from tests.cli.test_commands import document
@@ -338,3 +340,29 @@ def test_what_fallow_writes_itself_keeps_its_contracts(tmp_path: Path) -> None:
     own = {"learning_event", "memory_history_change", "memory_history_head", "fallow_plan", "fallow_decision"}
     assert [item for item in told["findings"] if item["failures"] and item["table"] in own] == []
     assert [item for item in told["findings"] if item["failures"] and item["severity"] == "must"] == []
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {CONVERSATION: {"rows": "many"}},
+        {CONVERSATION: {"rows": True}},
+        {CONVERSATION: {"rows": 10**400, "agent_id_share": "x"}},
+        {CONVERSATION: {"rows": 200, "agent_id_share": "x", "importance_share": [1], "user_id_share": None}},
+        {CONVERSATION: {"rows": -5}},
+        {CONVERSATION: [1], "diary": {"rows": 4}},
+        "none",
+        None,
+    ],
+)
+def test_events_that_anybody_may_have_written_break_nothing(tmp_path: Path, metrics: Any) -> None:
+    with store(tmp_path / "s", *[good(f"r{n}") for n in range(190)]) as provider:
+        events = [
+            control_event(EVENT, "forged", {"metrics": metrics, "failures": metrics}, now=NOW),
+            control_event(EVENT, "tomorrow", {"metrics": {CONVERSATION: {"rows": 9_000_000}}}, now=2 * NOW),
+        ]
+        insert_control_rows(provider, events)
+        result = gate(provider, read_store(provider), as_of=NOW)
+        assert result.refusals == ()
+        assert check_contracts(provider, as_of=NOW).state in {"Holds", "Warnings"}
+        last_failures(provider)

@@ -54,11 +54,12 @@ def write_store(root: Path, rows: int) -> None:
 
 def run(store: Path, url: str, cache: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One backfill in this process."""
+    from fallow.providers.model_answers import AnswersOnDisk
+    from fallow.providers.models import Endpoint, ModelClient
+
     from fallow.importance.rating_run import RunOptions, rate_by_model
-    from fallow.provider import open_provider
-    from fallow.times import wall_clock
-    from providers.model_answers import AnswersOnDisk
-    from providers.models import Endpoint, ModelClient
+    from fallow.model.times import wall_clock
+    from fallow.port.registry import open_provider
 
     answers = AnswersOnDisk(cache)
     endpoint = Endpoint(model="m", base_url=url, in_flight=options.in_flight)

@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 import polars as pl
+from fallow.data_contracts.checking import ContractReport, evaluate
+from fallow.data_contracts.compiler import tables
+from fallow.data_contracts.second_opinion import ask_great_expectations
 
-from data_contracts.checking import ContractReport, evaluate
-from data_contracts.compiler import tables
-from data_contracts.second_opinion import ask_great_expectations
-from fallow.record import PLANNING_COLUMNS, schema
+from fallow.model.record import PLANNING_COLUMNS, schema
 
 AS_OF = 1_764_547_200_000_000
 DAY = 86_400 * 1_000_000

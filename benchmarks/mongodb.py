@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fallow.providers.mongodb import MongoDBProvider
 from pymongo import MongoClient, monitoring
 
-from fallow.plan import Scope
-from fallow.retention import make_plan
-from fallow.settings import resolve
-from fallow.times import MICROSECONDS_PER_DAY, iso, parse_as_of
-from providers.mongodb import MongoDBProvider
+from fallow.model.scope import Scope
+from fallow.model.settings import resolve
+from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.usecases.planning import make_plan
 from tests.servers.mongodb import mongodb_server
 
 NOW = parse_as_of("2026-12-01T00:00:00Z")

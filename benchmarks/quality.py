@@ -23,10 +23,10 @@ import numpy as np
 import polars as pl
 
 from benchmarks.quality_importance import heuristic
-from fallow.protection import RECALLED_DAYS
-from fallow.retention import score
-from fallow.scoring import RetrievalScoring
-from fallow.times import MICROSECONDS_PER_HOUR, parse_time
+from fallow.judgement.protection import RECALLED_DAYS
+from fallow.judgement.score import score
+from fallow.model.scoring import RetrievalScoring
+from fallow.model.times import MICROSECONDS_PER_HOUR, parse_time
 
 SHARES = (0.10, 0.25, 0.50)
 KS = (5, 10, 20)

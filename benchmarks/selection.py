@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fallow.selection import dedupe_and_select
+from fallow.ranking.selection import dedupe_and_select
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 #: Candidates and items chosen of them, with the largest share of the peer's CPU time that is allowed.

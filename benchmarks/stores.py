@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fallow.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
 
 #: The instant that the stores are planned for.
 NOW = parse_as_of("2026-12-01T00:00:00Z")

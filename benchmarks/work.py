@@ -58,10 +58,10 @@ def decoding(store: Path) -> dict[str, Any]:
 
 
 def _planned(store: Path, *, snapshot: bool, maximum: int = 500) -> tuple[Any, Any]:
-    from fallow.plan import Scope
-    from fallow.provider import open_provider
-    from fallow.retention import make_plan
-    from fallow.settings import resolve
+    from fallow.model.scope import Scope
+    from fallow.model.settings import resolve
+    from fallow.port.registry import open_provider
+    from fallow.usecases.planning import make_plan
 
     provider = open_provider(str(store))
     provider.snapshot = snapshot  # type: ignore[attr-defined]
@@ -83,9 +83,10 @@ def plan_afresh(store: Path) -> dict[str, Any]:
 
 def apply(store: Path) -> dict[str, Any]:
     """Stores a plan of 500, approves and applies it, durably."""
-    from fallow.apply import apply_plan
-    from fallow.approval import decide, store_plan
-    from fallow.settings import ApprovalConfig
+    from fallow.acting.apply import apply_plan
+    from fallow.acting.deciding import decide
+    from fallow.model.settings import ApprovalConfig
+    from fallow.plans.storage import store_plan
 
     provider, made = _planned(store, snapshot=True)
     made = store_plan(provider, made)
@@ -107,9 +108,10 @@ def apply(store: Path) -> dict[str, Any]:
 
 def contracts(store: Path) -> dict[str, Any]:
     """Reads the store by its snapshot and holds it against its contracts: what a plan does before it decides."""
-    from data_contracts.checking import gate
-    from fallow.provider import open_provider
-    from fallow.retention import read_store
+    from fallow.data_contracts.checking import gate
+
+    from fallow.port.reading import read_store
+    from fallow.port.registry import open_provider
 
     with open_provider(str(store)) as provider:
         view = read_store(provider)
@@ -121,7 +123,7 @@ def contracts(store: Path) -> dict[str, Any]:
 def rate(store: Path) -> dict[str, Any]:
     """Rates what has no rating by the heuristic, and writes nothing."""
     from fallow.importance.backfill import backfill_importance
-    from fallow.provider import open_provider
+    from fallow.port.registry import open_provider
 
     with open_provider(str(store)) as provider:
         report = backfill_importance(provider, now=NOW, dry_run=True)
@@ -130,8 +132,8 @@ def rate(store: Path) -> dict[str, Any]:
 
 def suppressed(store: Path) -> dict[str, Any]:
     """The view of what is hidden."""
-    from fallow.planner import suppressed_records
-    from fallow.provider import open_provider
+    from fallow.port.registry import open_provider
+    from fallow.usecases.suppressed import suppressed_records
 
     with open_provider(str(store)) as provider:
         return {"suppressed": len(suppressed_records(provider))}
@@ -139,9 +141,9 @@ def suppressed(store: Path) -> dict[str, Any]:
 
 def restore(store: Path) -> dict[str, Any]:
     """Takes the applied plan back."""
-    from fallow.approval import list_plans
-    from fallow.provider import open_provider
-    from fallow.restore import plan_keys, restore_records
+    from fallow.acting.restore import plan_keys, restore_records
+    from fallow.plans.storage import list_plans
+    from fallow.port.registry import open_provider
 
     with open_provider(str(store)) as provider:
         (done,) = [item for item in list_plans(provider, NOW + HOUR) if item.state == "applied"]
@@ -155,9 +157,9 @@ def columns(store: Path) -> dict[str, Any]:
     import numpy as np
     import polars as pl
 
-    from fallow.protection import protection
-    from fallow.retention import score
-    from fallow.settings import RetentionConfig
+    from fallow.judgement.protection import protection
+    from fallow.judgement.score import score
+    from fallow.model.settings import RetentionConfig
 
     del store
     chance = np.random.default_rng(3)

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import polars as pl
+from fallow.data_contracts.compiler import FOLDER, SUFFIX, Rule, Table, tables
+from fallow.data_contracts.frames import LOGICAL, control_frames, primary_frames
+from fallow.data_contracts.remembering import last_metrics
 
-from data_contracts.compiler import FOLDER, SUFFIX, Rule, Table, tables
-from data_contracts.frames import LOGICAL, control_frames, primary_frames
-from data_contracts.remembering import last_metrics
-from fallow.errors import StoreUnreadableError
-from fallow.protection import ContractResult
-from fallow.provider import Provider, Unreadable
-from fallow.record import PRIMARY_TYPES
-from fallow.retention import StoreView
+from fallow.model.errors import StoreUnreadableError
+from fallow.model.record import PRIMARY_TYPES
+from fallow.port.gate import ContractResult
+from fallow.port.protocol import Provider, Unreadable
+from fallow.port.reading import StoreView
 
 #: How many ids of rows that break a rule are named.
 FIRST: Final = 10
@@ -125,7 +125,7 @@ def evaluate(table: Table, frame: pl.DataFrame, *, store_kind: str, as_of: int) 
     Args:
         table: which rules.
         frame: its rows; other columns are not looked at.
-        store_kind: as :class:`~fallow.provider.Capabilities` names it.
+        store_kind: as :class:`~fallow.port.protocol.Capabilities` names it.
         as_of: microseconds; later times are in the future.
     """
     types = dict(frame.schema)

@@ -2,7 +2,7 @@
 
 A file describes one or more tables. A table of level ``row`` has one row a stored thing; a table of level
 ``set`` has one row a store and says what holds of everything together. Both are checked in the same way:
-:meth:`Rule.broken` is a Polars expression, and :mod:`data_contracts.great_expectations_suite` makes an
+:meth:`Rule.broken` is a Polars expression, and :mod:`fallow.data_contracts.great_expectations_suite` makes an
 expectation of the same rule. What is absent (null, or empty text) breaks only a rule that asks for presence.
 
 A rule that cannot be compiled is an error when the file is read, never a rule that holds.

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
+from fallow.data_contracts.compiler import Column, Table, tables
 
-from data_contracts.compiler import Column, Table, tables
-from fallow.history import chunks
-from fallow.journal import SHARED, content_of
-from fallow.provider import Provider, RecordKey, Row, Unreadable
-from fallow.record import PRIMARY_TYPES, canonical_id, schema
-from fallow.times import parse_time
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import PRIMARY_TYPES, canonical_id, schema
+from fallow.model.times import parse_time
+from fallow.port.journal import SHARED, content_of
+from fallow.port.protocol import Provider, Unreadable
+from fallow.port.reading import chunks
 
 #: Columns of records that only suppressed ones have; read from their whole rows.
 _OF_SUPPRESSED: Final[Mapping[str, pl.DataType]] = {

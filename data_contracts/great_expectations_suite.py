@@ -1,6 +1,6 @@
 """The same rules by Great Expectations: a second opinion, in a process of its own (DESIGN §7).
 
-``python -m data_contracts.great_expectations_suite FOLDER`` reads the frames that :func:`write_job` put there
+``python -m fallow.data_contracts.great_expectations_suite FOLDER`` reads the frames that :func:`write_job` put there
 and writes ``result.json`` (failures or the error of every rule) and ``raw.json`` (what GX itself said; counts
 only, no values). Nothing else imports this module's GX: it takes seconds to load.
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-
-from data_contracts.compiler import Condition, Rule, Table, tables
+from fallow.data_contracts.compiler import Condition, Rule, Table, tables
 
 _JOB: Final = "job.json"
 _RESULT: Final = "result.json"

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
+from fallow.data_contracts.checking import FIRST
+from fallow.data_contracts.compiler import tables
+from fallow.data_contracts.frames import primary_frames
 
-from data_contracts.checking import FIRST
-from data_contracts.compiler import tables
-from data_contracts.frames import primary_frames
-from fallow.provider import Provider
+from fallow.port.protocol import Provider
 
 
 @dataclass(frozen=True, slots=True)

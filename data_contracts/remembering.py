@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fallow.history import insert_control_rows
-from fallow.journal import SHARED, content_of, control_event
-from fallow.provider import Provider
-from fallow.times import FUTURE_TOLERANCE, parse_time, wall_clock
+from fallow.model.times import FUTURE_TOLERANCE, parse_time, wall_clock
+from fallow.port.journal import SHARED, content_of, control_event
+from fallow.port.journal_writing import insert_control_rows
+from fallow.port.protocol import Provider
 
 if TYPE_CHECKING:
-    from data_contracts.checking import ContractReport
+    from fallow.data_contracts.checking import ContractReport
 
 EVENT: Final = "contracts_checked"
 ACCEPTED: Final = "contracts_accepted"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from data_contracts.checking import ContractReport
-from data_contracts.great_expectations_suite import RAW, read_result, write_job
+from fallow.data_contracts.checking import ContractReport
+from fallow.data_contracts.great_expectations_suite import RAW, read_result, write_job
 
 _SECONDS: Final = 3600
 
@@ -61,7 +61,7 @@ def ask_great_expectations(report: ContractReport, *, as_of: int) -> SecondOpini
     with tempfile.TemporaryDirectory(prefix="fallow-contracts-") as name:
         folder = Path(name)
         write_job(folder, report.frames, store_kind=report.store_kind, as_of=as_of)
-        command = [sys.executable, "-m", "data_contracts.great_expectations_suite", name]
+        command = [sys.executable, "-m", "fallow.data_contracts.great_expectations_suite", name]
         environ = {**os.environ, "GX_ANALYTICS_ENABLED": "false"}
         try:
             done = subprocess.run(  # noqa: S603 (our own interpreter and module)

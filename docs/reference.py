@@ -14,7 +14,7 @@ import typer
 import fallow
 from fallow.cli.app import app
 from fallow.cli.commands import register
-from fallow.settings import SETTINGS
+from fallow.model.settings import SETTINGS
 
 DOCS = Path(__file__).resolve().parent
 

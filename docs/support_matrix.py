@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "support-matrix.md"
 sys.path.insert(0, str(DOCS.parent))
 
-from providers.conformance import CHECKS, GAPS, run  # noqa: E402
+from fallow.providers.conformance import CHECKS, GAPS, run  # noqa: E402
 
 #: What stood behind each column when the kit ran.
 BEHIND = {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fallow.flows.outcomes import announce_breach, applied_state, decided_state
+from fallow.tasks.applying import apply_stored
+from fallow.tasks.asking import look
+from fallow.tasks.runs import settle_waiting_runs
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 from pydantic import Field
 
-from fallow.errors import ContractBreachError, OtherStoreError, PlanAlteredError, PlanStateError
-from flows.outcomes import announce_breach, applied_state, decided_state
-from tasks.applying import apply_stored
-from tasks.asking import look
-from tasks.runs import settle_waiting_runs
+from fallow.model.errors import ContractBreachError, OtherStoreError, PlanAlteredError, PlanStateError
 
 
 @flow(name="apply-retention", flow_run_name="apply {plan_id}", persist_result=False)

@@ -6,22 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from fallow.flows.fanning_out import rate_scopes
+from fallow.flows.outcomes import tell
+from fallow.flows.this_run import this_run
+from fallow.tasks.pages import data_url
+from fallow.tasks.rating import RatingOrder, find_scopes
+from fallow.tasks.rating_pages import agreement_picture, rating_page, spread_picture
+from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from fallow.plan import Scope
-from fallow.settings import without_secrets
-from fallow.times import iso
-from flows.fanning_out import rate_scopes
-from flows.outcomes import tell
-from flows.this_run import this_run
-from tasks.pages import data_url
-from tasks.rating import RatingOrder, find_scopes
-from tasks.rating_pages import agreement_picture, rating_page, spread_picture
-from tasks.steps import stores_named
+from fallow.model.scope import Scope
+from fallow.model.settings import without_secrets
+from fallow.model.times import iso
 
 
 def run_name() -> str:

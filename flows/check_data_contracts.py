@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fallow.flows.outcomes import announce_breach
+from fallow.flows.this_run import this_run
+from fallow.tasks.checking import check_store
+from fallow.tasks.pages import contracts_page, contracts_rows
+from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from fallow.times import iso
-from flows.outcomes import announce_breach
-from flows.this_run import this_run
-from tasks.checking import check_store
-from tasks.pages import contracts_page, contracts_rows
-from tasks.steps import stores_named
+from fallow.model.times import iso
 
 
 @flow(name="check-data-contracts", flow_run_name=lambda: this_run().title("check"), persist_result=False)

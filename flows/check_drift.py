@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from fallow.flows.this_run import this_run
+from fallow.tasks.applying import look_for_drift
+from fallow.tasks.pages import escaped, markdown_table
+from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from fallow.times import iso
-from flows.this_run import this_run
-from tasks.applying import look_for_drift
-from tasks.pages import escaped, markdown_table
-from tasks.steps import stores_named
+from fallow.model.times import iso
 
 #: Findings that the page lists for a store.
 MAX_FINDINGS = 200

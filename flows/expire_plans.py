@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from fallow.flows.outcomes import announce
+from fallow.tasks.applying import record_expiry
+from fallow.tasks.runs import settle_waiting_runs
+from fallow.tasks.steps import stores_named
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
-
-from flows.outcomes import announce
-from tasks.applying import record_expiry
-from tasks.runs import settle_waiting_runs
-from tasks.steps import stores_named
 
 
 @flow(name="expire-plans", persist_result=False)

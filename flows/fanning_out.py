@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from fallow.tasks.rating import RatingOrder, rate_scope
+from fallow.tasks.shards import Shard, load_shard
 from prefect import flow
 
-from fallow.errors import SettingError
-from fallow.plan import Scope
-from fallow.record import PRIMARY_TYPES
-from fallow.settings import DASK_ENV, dask_address
-from tasks.rating import RatingOrder, rate_scope
-from tasks.shards import Shard, load_shard
+from fallow.model.errors import SettingError
+from fallow.model.record import PRIMARY_TYPES
+from fallow.model.scope import Scope
+from fallow.model.settings import DASK_ENV, dask_address
 
 
 @flow(name="load-shards", flow_run_name="load", persist_result=False)

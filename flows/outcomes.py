@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fallow.tasks.asking import Standing
+from fallow.tasks.showing import show_report
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from fallow.settings import without_secrets
-from tasks.asking import Standing
-from tasks.showing import show_report
+from fallow.model.settings import without_secrets
 
 _DECIDED: Final[Mapping[str, str]] = {
     "rejected": "Rejected",
@@ -29,7 +29,7 @@ def tell(event: str, subject: str, name: str, payload: Mapping[str, Any]) -> Non
     """Emits an event and logs it as one line of ``key=value`` pairs: counts and ids, no memory text.
 
     Args:
-        event: its name, such as ``fallow.plan.applied``.
+        event: its name, such as ``fallow.plans.plan.applied``.
         subject: what it is about, as Prefect's resource ids are written.
         name: the subject as people call it.
         payload: what happened; the flow run's id is added, and in the event also the run's own resources.
@@ -50,9 +50,9 @@ def _word(value: Any) -> str:
 
 
 def announce(what: str, plan_id: str, store: str | None, counts: Mapping[str, Any] | None = None) -> None:
-    """Emits ``fallow.plan.<what>`` with its counts, for automations and for whoever counts."""
+    """Emits ``fallow.plans.plan.<what>`` with its counts, for automations and for whoever counts."""
     payload = {"plan_id": plan_id, "store": without_secrets(store or ""), **(counts or {})}
-    tell(f"fallow.plan.{what}", f"fallow.plan.{plan_id}", plan_id, payload)
+    tell(f"fallow.plans.plan.{what}", f"fallow.plans.plan.{plan_id}", plan_id, payload)
 
 
 def announce_breach(store: str | None, sentences: Sequence[str]) -> None:

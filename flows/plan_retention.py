@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
+from fallow.flows.fanning_out import load_shards
+from fallow.flows.outcomes import announce, announce_breach, applied_state, decided_state
+from fallow.flows.this_run import ThisRun, this_run
+from fallow.tasks.applying import apply_stored
+from fallow.tasks.asking import ask_about, give_up, look, record_answer, write_form
+from fallow.tasks.form import KEY, MAX_ANSWERS, answer_to
+from fallow.tasks.planning import ScopePlan, find_question, make_plans
+from fallow.tasks.runs import ask_in_own_runs, forms_shown, settle_waiting_runs
+from fallow.tasks.showing import show_plan
+from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from fallow.errors import (
+from fallow.model.errors import (
     ApprovalRefusedError,
     ContractBreachError,
     OtherStoreError,
     PlanAlteredError,
     PlanNotFoundError,
 )
-from fallow.plan import Scope
-from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
-from flows.fanning_out import load_shards
-from flows.outcomes import announce, announce_breach, applied_state, decided_state
-from flows.this_run import ThisRun, this_run
-from tasks.applying import apply_stored
-from tasks.asking import ask_about, give_up, look, record_answer, write_form
-from tasks.form import KEY, MAX_ANSWERS, answer_to
-from tasks.planning import ScopePlan, find_question, make_plans
-from tasks.runs import ask_in_own_runs, forms_shown, settle_waiting_runs
-from tasks.showing import show_plan
-from tasks.steps import stores_named
+from fallow.model.scope import Scope
+from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
 
 #: A run's form outlives its plan by this much, so that expire-plans ends it before Prefect gives it up.
 AFTER_EXPIRY_HOURS: Final = 24

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fallow.flows.outcomes import tell
+from fallow.flows.this_run import this_run
+from fallow.tasks.caching import purge_cache
+from fallow.tasks.steps import stores_named
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from fallow.settings import without_secrets
-from fallow.times import iso, wall_clock
-from flows.outcomes import tell
-from flows.this_run import this_run
-from tasks.caching import purge_cache
-from tasks.steps import stores_named
+from fallow.model.settings import without_secrets
+from fallow.model.times import iso, wall_clock
 
 
 @flow(name="purge-semantic-cache", persist_result=False)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from fallow.flows.outcomes import tell
+from fallow.flows.this_run import this_run
+from fallow.tasks.reflecting import reflect_on
+from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from fallow.settings import without_secrets
-from fallow.times import iso
-from flows.outcomes import tell
-from flows.this_run import this_run
-from tasks.reflecting import reflect_on
-from tasks.steps import stores_named
+from fallow.model.settings import without_secrets
+from fallow.model.times import iso
 
 
 def run_name() -> str:
@@ -64,7 +64,7 @@ def reflect_conversations(
             "failed": sum(1 for item in done if item["failure"]),
         }
         where = without_secrets(name)
-        tell("fallow.reflection.finished", f"fallow.store.{where}", where, {"store": where, **numbers})
+        tell("fallow.reflection.reflecting.finished", f"fallow.store.{where}", where, {"store": where, **numbers})
     if attention:
         return Failed(
             name="NeedsAttention",

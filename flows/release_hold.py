@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fallow.tasks.applying import release
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 from pydantic import Field
-
-from tasks.applying import release
 
 
 @flow(name="release-hold", flow_run_name="release {hold_id} for {released_by}", persist_result=False)

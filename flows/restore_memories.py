@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from fallow.flows.outcomes import announce, counts_of
+from fallow.tasks.applying import restore_stored
+from fallow.tasks.showing import show_report
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from fallow.errors import UsageError
-from flows.outcomes import announce, counts_of
-from tasks.applying import restore_stored
-from tasks.showing import show_report
+from fallow.model.errors import UsageError
 
 
 @flow(name="restore-memories", flow_run_name="restore for {approved_by}", persist_result=False)

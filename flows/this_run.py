@@ -10,8 +10,8 @@ from prefect import get_run_logger
 from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 
-from fallow.errors import FallowError
-from fallow.times import iso, parse_as_of, wall_clock
+from fallow.model.errors import FallowError
+from fallow.model.times import iso, parse_as_of, wall_clock
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from fallow.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
-from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Status, Unreadable
-from fallow.record import TYPE_ALIASES
-from fallow.times import zone
-from providers import filesystem_files as files
-from providers.filesystem_index import add_to_index, remove_from_index
-from providers.filesystem_rows import NotARowError, contradicts, decode_row, encode_row
-from providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
-from providers.filesystem_writing import Write, patching, purge, touching
-from providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem_index import add_to_index, remove_from_index
+from fallow.providers.filesystem_rows import NotARowError, contradicts, decode_row, encode_row
+from fallow.providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
+from fallow.providers.filesystem_writing import Write, patching, purge, touching
+from fallow.providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
+
+from fallow.model.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import TYPE_ALIASES
+from fallow.model.times import zone
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Status, Unreadable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,13 +72,13 @@ Place = TypeVar("Place", str, int)
 
 
 class FilesystemProvider:
-    """One store folder (:class:`fallow.provider.Provider`, ``Touching`` and ``CachePurging``).
+    """One store folder (:class:`fallow.port.protocol.Provider`, ``Touching`` and ``CachePurging``).
 
     Args:
         root: the store's folder.
         naive_timezone: IANA zone by memory type for naive creation times.
-        snapshot: keep decision fields in the user's cache folder between scans (providers.snapshot).
-        cache_dir: another folder for them; unset: :func:`providers.snapshot.cache_folder`.
+        snapshot: keep decision fields in the user's cache folder between scans (fallow.providers.snapshot).
+        cache_dir: another folder for them; unset: :func:`fallow.providers.snapshot.cache_folder`.
         lock_timeout: seconds to wait for the store's lock.
 
     Raises:

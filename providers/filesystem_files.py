@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fallow.errors import StoreBusyError, StoreUnreadableError, StoreUnwritableError
-from fallow.record import is_unicode
+from fallow.model.errors import StoreBusyError, StoreUnreadableError, StoreUnwritableError
+from fallow.model.record import is_unicode
 
 SUFFIX: Final = ".json"
 INDEX_NAME: Final = "index.json"

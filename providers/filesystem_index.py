@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem_rows import NotARowError, decode_leniently, decode_row, encode_value
 
-from fallow.provider import Row
-from providers import filesystem_files as files
-from providers.filesystem_rows import NotARowError, decode_leniently, decode_row, encode_value
+from fallow.model.keys import Row
 
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

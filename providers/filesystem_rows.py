@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from fallow.provider import MISSING, Row
-from fallow.record import canonical_id
-from fallow.times import iso, to_microseconds
+from fallow.model.keys import MISSING, Row
+from fallow.model.record import canonical_id
+from fallow.model.times import iso, to_microseconds
 
 
 class NotARowError(Exception):

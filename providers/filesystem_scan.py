@@ -2,7 +2,7 @@
 
 Planning needs some thirty of a record's fields and neither its text nor its embedding, so msgspec decodes
 only those. Most records are plain: every field of the type that agents write. Those go straight into
-columns; any other is given to :func:`fallow.record.read_record`, and what msgspec refuses to the standard
+columns; any other is given to :func:`fallow.model.record.read_record`, and what msgspec refuses to the standard
 json. The three ways give the same record: what a field means is decided in one place only, and a
 differential test holds the short way to it.
 """
@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem_rows import NotARowError, contradicts, decode_leniently
+from fallow.providers.snapshot import snapshot_schema
 
-from fallow.provider import Row
-from fallow.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, read_text, schema
-from fallow.times import parse_time
-from providers import filesystem_files as files
-from providers.filesystem_rows import NotARowError, contradicts, decode_leniently
-from providers.snapshot import snapshot_schema
+from fallow.model.keys import Row
+from fallow.model.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, read_text, schema
+from fallow.model.times import parse_time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -489,7 +489,7 @@ def _check_utf8(data: bytes) -> None:
 def _plain_citations(rare: tuple[Any, ...], stem: str) -> tuple[str, ...] | None:
     """The ids that a record cites, where its only rare fields are ids and lists of ids; None where there are others.
 
-    As :func:`fallow.record.read_record` reads them.
+    As :func:`fallow.model.record.read_record` reads them.
     """
     found: set[str] = set()
     for citing, value in zip(_CITES, rare, strict=True):

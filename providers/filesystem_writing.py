@@ -13,11 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fallow.provider import Outcome, Patch, RecordKey, Row, Status
-from fallow.record import read_record
-from fallow.times import iso
-from providers import filesystem_files as files
-from providers.filesystem_rows import (
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem_rows import (
     NotARowError,
     contradicts,
     decode_leniently,
@@ -26,6 +23,11 @@ from providers.filesystem_rows import (
     holds,
     replace_fields,
 )
+
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import read_record
+from fallow.model.times import iso
+from fallow.port.protocol import Outcome, Patch, Status
 
 #: Versions that another writer may put in our way, one after another, before a write is given up.
 _ATTEMPTS: Final = 16

@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fallow.times import wall_clock
-from providers.snapshot import cache_folder
+from fallow.providers.snapshot import cache_folder
+
+from fallow.model.times import wall_clock
 
 _NAME: Final = "model-answers.sqlite3"
 _SCHEMA: Final = """

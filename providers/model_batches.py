@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 
 import openai
 import stamina
+from fallow.providers.models import ModelClient
 
-from fallow.errors import ModelUnavailableError
 from fallow.importance.asking import Answer
 from fallow.importance.batch_run import BatchCall, JobState
 from fallow.importance.prompt import ANSWER_SCHEMA
-from providers.models import ModelClient
+from fallow.model.errors import ModelUnavailableError
 
 T = TypeVar("T")
 

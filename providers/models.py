@@ -22,17 +22,17 @@ from urllib.parse import urlsplit
 import openai
 import stamina
 
-from fallow.errors import (
+from fallow.importance.asking import Answer, Finish
+from fallow.importance.budget import Usage
+from fallow.importance.prompt import estimated_tokens
+from fallow.model.errors import (
     ModelAnswerError,
     ModelRefusedError,
     ModelRequestError,
     ModelUnavailableError,
     SettingError,
 )
-from fallow.importance.asking import Answer, Finish
-from fallow.importance.budget import Usage
-from fallow.importance.prompt import estimated_tokens
-from fallow.times import to_microseconds
+from fallow.model.times import to_microseconds
 
 Form = Literal["json_schema", "json_object", "text"]
 _FORMS: Final[tuple[Form, ...]] = ("json_schema", "json_object", "text")

@@ -20,6 +20,7 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.objectid import ObjectId
+from fallow.providers.filesystem_rows import holds
 from pymongo import DeleteOne, MongoClient, UpdateOne
 from pymongo.errors import (
     AutoReconnect,
@@ -34,7 +35,7 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from fallow.errors import (
+from fallow.model.errors import (
     FallowError,
     StoreBusyError,
     StoreNotFoundError,
@@ -42,8 +43,8 @@ from fallow.errors import (
     StoreUnwritableError,
     UsageError,
 )
-from fallow.provider import MISSING, Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import (
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import (
     DECISION_FIELDS,
     PRIMARY_TYPES,
     TYPE_ALIASES,
@@ -53,8 +54,8 @@ from fallow.record import (
     is_unicode,
     read_record,
 )
-from fallow.times import iso, zone
-from providers.filesystem_rows import holds
+from fallow.model.times import iso, zone
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
@@ -98,7 +99,7 @@ _DENIED: Final = frozenset({13, 18, 8000})
 
 
 class MongoDBProvider:
-    """One database (:class:`fallow.provider.Provider`, ``Touching``, ``CachePurging`` and ``Diagnosing``).
+    """One database (:class:`fallow.port.protocol.Provider`, ``Touching``, ``CachePurging`` and ``Diagnosing``).
 
     Args:
         client: a client whose options the address gave.

@@ -18,20 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
-from fallow.errors import (
-    FallowError,
-    SettingError,
-    StoreUnreadableError,
-    UsageError,
-)
-from fallow.journal import SHARED, text_time
-from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import TYPE_ALIASES, Record, frame_of, read_record
-from fallow.times import zone
-from providers import notion_pages as pages
-from providers.filesystem_rows import holds
-from providers.notion_cache import COMPLETE_AFTER, Kept, ScanCache, page_frame, page_schema
-from providers.notion_calls import (
+from fallow.providers import notion_pages as pages
+from fallow.providers.filesystem_rows import holds
+from fallow.providers.notion_cache import COMPLETE_AFTER, Kept, ScanCache, page_frame, page_schema
+from fallow.providers.notion_calls import (
     API_VERSION,
     REQUESTS_PER_SECOND,
     Clock,
@@ -44,8 +34,15 @@ from providers.notion_calls import (
     not_found,
     pace_file,
 )
-from providers.notion_pages import NotStorableError, Page, TooLargeError
-from providers.snapshot import cache_folder
+from fallow.providers.notion_pages import NotStorableError, Page, TooLargeError
+from fallow.providers.snapshot import cache_folder
+
+from fallow.model.errors import FallowError, SettingError, StoreUnreadableError, UsageError
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import TYPE_ALIASES, Record, frame_of, read_record
+from fallow.model.times import zone
+from fallow.port.journal import SHARED, text_time
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,7 +91,7 @@ class _Schema:
 
 
 class NotionProvider:
-    """One data source (:class:`fallow.provider.Provider`, ``Touching``, ``CachePurging`` and ``Snapshotting``).
+    """One data source (:class:`fallow.port.protocol.Provider`, ``Touching``, ``CachePurging`` and ``Snapshotting``).
 
     Args:
         data_source_id: which one, a UUID.

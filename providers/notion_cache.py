@@ -26,7 +26,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fallow.record import Record, schema
+from fallow.model.record import Record, schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,7 +39,12 @@ COMPLETE_AFTER: Final = 20 * 3600.0
 _LARGE: Final = frozenset({"text", "embedding"})
 #: The columns that are kept of a record.
 KEPT: Final = tuple(name for name in schema() if name not in _LARGE)
-_MEANING: Final = ("fallow.record", "fallow.times", "providers.notion_pages", "providers.notion_cache")
+_MEANING: Final = (
+    "fallow.model.record",
+    "fallow.model.times",
+    "fallow.providers.notion_pages",
+    "fallow.providers.notion_cache",
+)
 
 
 @cache

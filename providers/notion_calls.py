@@ -24,7 +24,7 @@ import httpx
 from notion_client import Client
 from notion_client.errors import HTTPResponseError, NotionClientErrorBase, RequestTimeoutError
 
-from fallow.errors import (
+from fallow.model.errors import (
     FallowError,
     StoreBusyError,
     StoreNotFoundError,

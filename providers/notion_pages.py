@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from fallow.providers.notion_calls import MAX_REQUEST
 
-from fallow.provider import Row
-from fallow.record import TYPE_ALIASES, canonical_id, is_unicode
-from fallow.times import from_microseconds, parse_time
-from providers.notion_calls import MAX_REQUEST
+from fallow.model.keys import Row
+from fallow.model.record import TYPE_ALIASES, canonical_id, is_unicode
+from fallow.model.times import from_microseconds, parse_time
 
 METADATA: Final = "Memorizz metadata"
 CONTENT: Final = "Content"

@@ -26,8 +26,10 @@ from typing import Any, Final, NoReturn, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import oracledb
+from fallow.providers import oracle_statements as sql
+from fallow.providers.filesystem_rows import holds
 
-from fallow.errors import (
+from fallow.model.errors import (
     FallowError,
     SettingError,
     StoreBusyError,
@@ -36,11 +38,10 @@ from fallow.errors import (
     StoreUnwritableError,
     UsageError,
 )
-from fallow.provider import MISSING, Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import DECISION_FIELDS, PRIMARY_TYPES, TYPE_ALIASES, Record, frame_of, is_unicode, read_record
-from fallow.times import from_microseconds, iso, parse_time, to_microseconds, zone
-from providers import oracle_statements as sql
-from providers.filesystem_rows import holds
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import DECISION_FIELDS, PRIMARY_TYPES, TYPE_ALIASES, Record, frame_of, is_unicode, read_record
+from fallow.model.times import from_microseconds, iso, parse_time, to_microseconds, zone
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 BATCH_ROWS: Final = 20_000
 #: Milliseconds after which a call that nobody answers, or that waits for a lock, is given up.
@@ -109,7 +110,7 @@ class _Table:
 
 
 class OracleProvider:
-    """One schema (:class:`fallow.provider.Provider`, ``Touching``, ``CachePurging`` and ``Diagnosing``).
+    """One schema (:class:`fallow.port.protocol.Provider`, ``Touching``, ``CachePurging`` and ``Diagnosing``).
 
     Args:
         pool: what gives connections (``oracledb.create_pool``'s, or a thing of its shape).

@@ -22,7 +22,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fallow.record import schema
+from fallow.model.record import schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,11 +32,11 @@ UNSETTLED_NS: Final = 2_000_000_000
 _LEFTOVER_AGE: Final = 86_400.0
 #: What a row means follows from these sources: another text of any of them is another version.
 _MEANING: Final = (
-    "fallow.record",
-    "fallow.times",
-    "providers.filesystem_rows",
-    "providers.filesystem_scan",
-    "providers.snapshot",
+    "fallow.model.record",
+    "fallow.model.times",
+    "fallow.providers.filesystem_rows",
+    "fallow.providers.filesystem_scan",
+    "fallow.providers.snapshot",
 )
 
 

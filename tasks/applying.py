@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from fallow.data_contracts.checking import gate
+from fallow.tasks.steps import open_store, settings_variable, step
 from prefect.variables import Variable
 
-from data_contracts.checking import gate
-from fallow.apply import apply_plan, close_plan
-from fallow.approval import check_approver, expire_plans, list_plans
-from fallow.configured_files import stop_file_says
-from fallow.drift import find_drift
-from fallow.errors import UsageError
-from fallow.holds import release_hold
-from fallow.planner import check_memory_type, settings_for
-from fallow.provider import RecordKey
-from fallow.restore import plan_keys, restore_records
-from fallow.settings import STOP_VARIABLE, stop_value_says
-from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
-from tasks.steps import open_store, settings_variable, step
+from fallow.acting.apply import apply_plan, close_plan
+from fallow.acting.configured_files import stop_file_says
+from fallow.acting.deciding import check_approver
+from fallow.acting.holds import release_hold
+from fallow.acting.restore import plan_keys, restore_records
+from fallow.model.errors import UsageError
+from fallow.model.keys import RecordKey
+from fallow.model.settings import STOP_VARIABLE, stop_value_says
+from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
+from fallow.plans.storage import expire_plans, list_plans
+from fallow.usecases.drift import find_drift
+from fallow.usecases.planner import check_memory_type, settings_for
 
 #: An approved plan that has not reached its end is left to be finished for this long after its own end.
 FINISHING_HOURS: Final = 24

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fallow.approval import conclude, decide, load_plan, publish, stored_plan, take_over
-from fallow.errors import ApprovalRefusedError, PlanStateError
-from fallow.planner import settings_for
-from fallow.times import wall_clock
-from tasks.pages import form_text
-from tasks.reading import excerpts
-from tasks.runs import is_waiting
-from tasks.steps import open_store, settings_variable, step
+from fallow.tasks.pages import form_text
+from fallow.tasks.reading import excerpts
+from fallow.tasks.runs import is_waiting
+from fallow.tasks.steps import open_store, settings_variable, step
+
+from fallow.acting.deciding import decide
+from fallow.model.errors import ApprovalRefusedError, PlanStateError
+from fallow.model.times import wall_clock
+from fallow.plans.storage import conclude, load_plan, publish, stored_plan, take_over
+from fallow.usecases.planner import settings_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fallow.planner import settings_for
-from fallow.retention import read_agents
-from fallow.semantic_cache import CachePolicy, purge_semantic_cache
-from tasks.steps import open_store, settings_variable, step
+from fallow.tasks.steps import open_store, settings_variable, step
+
+from fallow.acting.purge import CachePolicy, purge_semantic_cache
+from fallow.port.reading import read_agents
+from fallow.usecases.planner import settings_for
 
 
 @step("purge the semantic cache")

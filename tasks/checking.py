@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.checking import check_contracts, refusal
-from data_contracts.remembering import last_failures, record_check
-from data_contracts.second_opinion import ask_great_expectations
-from fallow.times import wall_clock
-from tasks.showing import write_file
-from tasks.steps import open_store, step
+from fallow.data_contracts.checking import check_contracts, refusal
+from fallow.data_contracts.remembering import last_failures, record_check
+from fallow.data_contracts.second_opinion import ask_great_expectations
+from fallow.tasks.showing import write_file
+from fallow.tasks.steps import open_store, step
+
+from fallow.model.times import wall_clock
 
 
 @step("check the contracts")

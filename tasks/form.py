@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
+from fallow.tasks.asking import FormText
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from pydantic import Field, ValidationError, create_model
 
-from fallow.errors import ApprovalRefusedError
-from tasks.asking import FormText
+from fallow.model.errors import ApprovalRefusedError
 
 #: Forms of a run are suspended under ``approval-1``, ``approval-2``, …
 KEY: Final = "approval"

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from fallow.effect import effect_lines
-from fallow.plan import PlanEntry, RetentionPlan
-from fallow.planner import Suppressed
-from fallow.provider import RecordKey
-from fallow.retention import policy_advice
-from fallow.settings import without_secrets
-from fallow.times import iso
+from fallow.judgement.policy import policy_advice
+from fallow.model.keys import RecordKey
+from fallow.model.settings import without_secrets
+from fallow.model.times import iso
+from fallow.plans.plan import PlanEntry, RetentionPlan
+from fallow.usecases.effect import effect_lines
+from fallow.usecases.suppressed import Suppressed
 
 #: A table artifact of more rows is dropped by Prefect's event log and shown empty by its UI.
 MAX_ROWS: Final = 500

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.checking import gate
-from fallow.approval import StoredPlan, list_plans, plan_of_run
-from fallow.errors import ContractBreachError
-from fallow.plan import RetentionPlan, Scope
-from fallow.planner import plan_scope, settings_for
-from fallow.retention import agent_policies, read_agents, read_store, scopes_of
-from fallow.times import wall_clock
-from tasks.shards import Shard, view_of_shards
-from tasks.steps import open_store, settings_variable, step
+from fallow.data_contracts.checking import gate
+from fallow.tasks.shards import Shard, view_of_shards
+from fallow.tasks.steps import open_store, settings_variable, step
+
+from fallow.judgement.policy import agent_policies
+from fallow.judgement.score import scopes_of
+from fallow.model.errors import ContractBreachError
+from fallow.model.scope import Scope
+from fallow.model.times import wall_clock
+from fallow.plans.plan import RetentionPlan
+from fallow.plans.storage import StoredPlan, list_plans, plan_of_run
+from fallow.port.reading import read_agents, read_store
+from fallow.usecases.planner import plan_scope, settings_for
 
 
 @dataclass(frozen=True, kw_only=True)

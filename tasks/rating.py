@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fallow.tasks.steps import open_store, settings_variable, step
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.blocks.system import Secret
 
 from fallow.importance.backfill import backfill_importance
 from fallow.importance.rating_run import ModelReport, Order
 from fallow.importance.running import estimate_backfill, run_backfill, run_batch_backfill
-from fallow.plan import Scope
-from fallow.planner import settings_for
-from fallow.retention import read_agents
-from fallow.settings import agent_policy, model_key
-from fallow.times import wall_clock
-from tasks.steps import open_store, settings_variable, step
+from fallow.model.scope import Scope
+from fallow.model.settings import agent_policy, model_key
+from fallow.model.times import wall_clock
+from fallow.port.reading import read_agents
+from fallow.usecases.planner import settings_for
 
 #: The Secret block that holds the key for the model's endpoint; the worker's environment is asked after it.
 KEY_BLOCK: Final = "fallow-model-key"

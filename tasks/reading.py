@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fallow.history import fetch_keys
-from fallow.plan import PlanEntry
-from fallow.provider import Provider, RecordKey
-from fallow.record import display_text
+from fallow.model.keys import RecordKey
+from fallow.model.record import display_text
+from fallow.plans.plan import PlanEntry
+from fallow.port.protocol import Provider
+from fallow.port.reading import fetch_keys
 
 #: An excerpt is at most this long.
 MAX_EXCERPT: Final = 120

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from fallow.tasks.rating import endpoint_key
+from fallow.tasks.steps import open_store, settings_variable, step
 from prefect.events import emit_event
 
-from fallow.plan import Scope
-from fallow.planner import settings_for
-from fallow.reflection import reflect, reflecting_model, reflection_config
-from fallow.settings import without_secrets
-from fallow.times import wall_clock
-from tasks.rating import endpoint_key
-from tasks.steps import open_store, settings_variable, step
+from fallow.model.scope import Scope
+from fallow.model.settings import without_secrets
+from fallow.model.times import wall_clock
+from fallow.reflection.reflecting import reflect, reflecting_model, reflection_config
+from fallow.usecases.planner import settings_for
 
 
 @step("reflect")
@@ -41,7 +41,7 @@ def reflect_on(
             )
     for item in report.reached if not dry_run else ():
         emit_event(
-            "fallow.reflection.scheduled",
+            "fallow.reflection.reflecting.scheduled",
             resource={
                 "prefect.resource.id": f"fallow.conversation.{'.'.join(part or '-' for part in item.conversation)}",
                 "prefect.resource.name": item.conversation.label,

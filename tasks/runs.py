@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from fallow.tasks.steps import open_store, step
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Scheduled
 
-from fallow.approval import list_plans, runs_that_asked
-from fallow.times import wall_clock
-from tasks.steps import open_store, step
+from fallow.model.times import wall_clock
+from fallow.plans.storage import list_plans, runs_that_asked
 
 _PAGE: Final = 200
 

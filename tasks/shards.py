@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
+from fallow.tasks.steps import open_store, step
 
-from fallow.provider import Provider, RecordKey, Unreadable
-from fallow.retention import StoreView, read_type, view_of
-from tasks.steps import open_store, step
+from fallow.model.keys import RecordKey
+from fallow.port.protocol import Provider, Unreadable
+from fallow.port.reading import StoreView, read_type, view_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,21 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound
-from prefect.results import get_default_result_storage
-from prefect.runtime import flow_run
-from prefect.utilities.urls import url_for
-
-from fallow.approval import load_plan, stored_plan
-from fallow.effect import preview
-from fallow.errors import StoreUnreadableError
-from fallow.plan import RetentionPlan
-from fallow.planner import settings_for, suppressed_records
-from fallow.provider import Provider
-from fallow.times import iso, wall_clock
-from tasks.pages import (
+from fallow.tasks.pages import (
     MAX_ROWS,
     data_url,
     distribution_picture,
@@ -29,8 +15,23 @@ from tasks.pages import (
     report_page,
     suppressed_rows,
 )
-from tasks.reading import excerpts
-from tasks.steps import open_store, settings_variable, step
+from fallow.tasks.reading import excerpts
+from fallow.tasks.steps import open_store, settings_variable, step
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from prefect.results import get_default_result_storage
+from prefect.runtime import flow_run
+from prefect.utilities.urls import url_for
+
+from fallow.model.errors import StoreUnreadableError
+from fallow.model.times import iso, wall_clock
+from fallow.plans.plan import RetentionPlan
+from fallow.plans.storage import load_plan, stored_plan
+from fallow.port.protocol import Provider
+from fallow.usecases.effect import preview
+from fallow.usecases.planner import settings_for
+from fallow.usecases.suppressed import suppressed_records
 
 
 @step("show the plan")

@@ -1,7 +1,7 @@
 """What every task shares: how a step is declared, which faults are tried again, how a store is opened in a run.
 
 Readers and writers of a store are never cached: what they saw may have changed. Whether a step is tried
-again follows from the error's class alone (:class:`~fallow.errors.TransientError`).
+again follows from the error's class alone (:class:`~fallow.model.errors.TransientError`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import exponential_backoff
 from prefect.variables import Variable
 
-from fallow.errors import SettingError, TransientError
-from fallow.provider import Provider, open_provider
-from fallow.settings import configured_stores, resolve, without_secrets
+from fallow.model.errors import SettingError, TransientError
+from fallow.model.settings import configured_stores, resolve, without_secrets
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +73,7 @@ def address_of(store: str | None) -> str:
     """The address that a run's ``store`` parameter stands for.
 
     None is the one store that the worker is configured with. A configured store may be named without its
-    password (:func:`fallow.settings.without_secrets`), so that no parameter of a run ever holds one.
+    password (:func:`fallow.model.settings.without_secrets`), so that no parameter of a run ever holds one.
 
     Raises:
         SettingError: none is named and none, or more than one, is configured.

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from fallow.sample import sample_rows
-from fallow.times import parse_as_of
+from fallow.model.times import parse_as_of
+from fallow.usecases.sample import sample_rows
 from tests.prefect_server import prefect_api, prefect_server  # noqa: F401  # fixtures for every room
 
 REPOSITORY = Path(__file__).resolve().parent.parent

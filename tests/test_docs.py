@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fallow.sample import sample_rows
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
+from fallow.usecases.sample import sample_rows
 from tests.conftest import REPOSITORY, write_as_agent
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

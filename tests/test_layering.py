@@ -44,7 +44,11 @@ CLOCKS = {"now", "utcnow", "today", "time_ns", "monotonic", "monotonic_ns", "per
 ENVIRONMENT = {"environ", "environb", "getenv"}
 FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "scandir", "listdir"}
 #: The one room for each.
-HOMES = {"clock": "fallow/times.py", "environment": "fallow/settings.py", "files": "fallow/configured_files.py"}
+HOMES = {
+    "clock": "fallow/model/times.py",
+    "environment": "fallow/model/settings.py",
+    "files": "fallow/acting/configured_files.py",
+}
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -112,7 +116,7 @@ def test_the_core_has_no_clock_no_environment_and_no_world_of_its_own(path: Path
         "import datetime as d\nd.datetime.now(d.UTC)",
         "from datetime import date\ndate.today()",
         "from datetime import datetime\nclock = datetime.now",
-        "from fallow.times import wall_clock\ndef f(now): return now or wall_clock()",
+        "from fallow.model.times import wall_clock\ndef f(now): return now or wall_clock()",
         "open('x')",
         "from pathlib import Path\nPath('x').read_text()",
         "print('x')",
@@ -137,11 +141,11 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("fallow/plan.py", "import providers.filesystem"),
-        ("fallow/times.py", "def f():\n    from flows import plan_retention"),
+        ("fallow/plans/plan.py", "import fallow.providers.filesystem"),
+        ("fallow/model/times.py", "def f():\n    from flows import plan_retention"),
         ("providers/snapshot.py", "import tasks"),
         ("tasks/pages.py", "import flows"),
-        ("data_contracts/__init__.py", "import providers.snapshot"),
+        ("data_contracts/__init__.py", "import fallow.providers.snapshot"),
     ],
 )
 def test_imports_the_wrong_way_are_found(tmp_path: Path, module: str, line: str) -> None:

@@ -32,7 +32,7 @@ EXPLAINED = {
     ("fallow/cli/server.py", "B310"): OWN_ADDRESS,
     ("fallow/cli/variable.py", "B310"): OWN_ADDRESS,
     ("fallow/cli/waiting.py", "B310"): OWN_ADDRESS,
-    ("fallow/sample.py", "B311"): "a made-up year for a demo, reproducible by its seed",
+    ("fallow/usecases/sample.py", "B311"): "a made-up year for a demo, reproducible by its seed",
     ("providers/model_answers.py", "B608"): "only question marks stand in the text; every value is bound",
     ("providers/notion_pages.py", "B101"): "for the type checker: the line before has seen to it",
     ("providers/oracle_statements.py", "B608"): NO_VALUES,

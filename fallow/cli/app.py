@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fallow.errors import FallowError, UsageError
-from fallow.times import parse_as_of, wall_clock
+from fallow.model.errors import FallowError, UsageError
+from fallow.model.times import parse_as_of, wall_clock
 
 if TYPE_CHECKING:
-    from fallow.plan import Scope
-    from fallow.provider import Provider
-    from fallow.settings import Settings
+    from fallow.model.scope import Scope
+    from fallow.model.settings import Settings
+    from fallow.port.protocol import Provider
 
 app = typer.Typer(
     name="fallow",
@@ -60,8 +60,8 @@ Count = Annotated[int | None, typer.Option("--count", help="The number of record
 
 def open_store(store: str | None, options: Mapping[str, Any] | None = None) -> Provider:
     """The store that ``--store`` or FALLOW_STORE names, with the naive zones that settings give."""
-    from fallow.provider import open_provider
-    from fallow.settings import resolve
+    from fallow.model.settings import resolve
+    from fallow.port.registry import open_provider
 
     if not store or not store.strip():
         raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")
@@ -70,7 +70,7 @@ def open_store(store: str | None, options: Mapping[str, Any] | None = None) -> P
 
 def settings_of(provider: Provider, agent_id: str | None, options: Mapping[str, Any] | None = None) -> Settings:
     """Resolved settings for an agent; what was found but not used is said on stderr."""
-    from fallow.planner import settings_for
+    from fallow.usecases.planner import settings_for
 
     settings = settings_for(provider, agent_id, options, variable=settings_variable())
     for problem in settings.problems:
@@ -101,8 +101,8 @@ def stop_switch(settings: Settings) -> Callable[[], str | None]:
 
     A server that is named and does not answer stops as well: nobody can say that the switch is off.
     """
-    from fallow.configured_files import stop_file_says
-    from fallow.settings import STOP_VARIABLE, stop_value_says
+    from fallow.acting.configured_files import stop_file_says
+    from fallow.model.settings import STOP_VARIABLE, stop_value_says
 
     address = os.environ.get("PREFECT_API_URL", "").strip()
 
@@ -126,7 +126,7 @@ def scope_of(
     unowned: bool = False,
 ) -> Scope:
     """The scope that the options name."""
-    from fallow.plan import Scope
+    from fallow.model.scope import Scope
 
     for name, value in (("--agent-id", agent_id), ("--user-id", user_id), ("--thread-id", thread_id)):
         if value is not None and not value.strip():

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from fallow.cli.app import Json, KeyFile, Store, emit, note, open_store, say
-from fallow.errors import UsageError
-from fallow.times import wall_clock
+from fallow.model.errors import UsageError
+from fallow.model.times import wall_clock
 
 
 def certificate(
@@ -22,8 +22,8 @@ def certificate(
     as_json: Json = False,
 ) -> None:
     """Certify what became of every record of a decided plan: one file that fallow verify checks offline."""
-    from fallow.certificate import certificate_csv, certificate_text, certify
     from fallow.cli.operators import read_key
+    from fallow.usecases.certificate import certificate_csv, certificate_text, certify
 
     if as_csv and as_json:
         raise UsageError("--csv and --json are both given", hint="choose one")
@@ -52,8 +52,8 @@ def verify(
     as_json: Json = False,
 ) -> int:
     """Verify a certificate or a plan from its file alone: any byte that was changed is found."""
-    from fallow.certificate import verify as verify_file
-    from fallow.configured_files import read_register
+    from fallow.acting.configured_files import read_register
+    from fallow.usecases.certificate import verify as verify_file
 
     try:
         data = file.read_bytes()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fallow.cli.app import Json, Store, emit, say, table
-from fallow.errors import UsageError
+from fallow.model.errors import UsageError
 
 
 def conformance(
@@ -16,8 +16,8 @@ def conformance(
     as_json: Json = False,
 ) -> int:
     """Run the conformance kit in a scratch store beside yours, which stays as it is."""
-    from providers.conformance import CHECKS, run
-    from providers.conformance.scratch import scratch_backend
+    from fallow.providers.conformance import CHECKS, run
+    from fallow.providers.conformance.scratch import scratch_backend
 
     if not store or not store.strip():
         raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fallow.cli.app import AsOf, Json, Store, emit, instant, open_store, say, settings_of, table
-from fallow.errors import UsageError
-from fallow.times import wall_clock
+from fallow.model.errors import UsageError
+from fallow.model.times import wall_clock
 
 if TYPE_CHECKING:
-    from data_contracts.checking import ContractReport
-    from data_contracts.second_opinion import SecondOpinion
+    from fallow.data_contracts.checking import ContractReport
+    from fallow.data_contracts.second_opinion import SecondOpinion
 
 
 def contracts(
@@ -38,9 +38,9 @@ def contracts(
     if what == "show":
         _show(name, as_json)
         return 0
-    from data_contracts.checking import check_contracts
-    from data_contracts.remembering import record_check
-    from fallow.approval import check_approver
+    from fallow.acting.deciding import check_approver
+    from fallow.data_contracts.checking import check_contracts
+    from fallow.data_contracts.remembering import record_check
 
     now, at = wall_clock(), instant(as_of)
     opinion: SecondOpinion | None = None
@@ -49,7 +49,7 @@ def contracts(
         by = None if accept is None else check_approver(accept, approval)[0]
         report = check_contracts(provider, as_of=at, keep_frames=gx)
         if gx:
-            from data_contracts.second_opinion import ask_great_expectations
+            from fallow.data_contracts.second_opinion import ask_great_expectations
 
             opinion = ask_great_expectations(report, as_of=at)
             if gx_json is not None:
@@ -65,7 +65,7 @@ def contracts(
 
 
 def _tell(report: ContractReport, opinion: SecondOpinion | None) -> None:
-    from data_contracts.checking import refusal
+    from fallow.data_contracts.checking import refusal
 
     rows = [
         (item.rule.table, item.rule.id, item.rule.severity, str(item.failures), ", ".join(item.first_ids[:3]))
@@ -86,7 +86,7 @@ def _tell(report: ContractReport, opinion: SecondOpinion | None) -> None:
 
 
 def _show(name: str | None, as_json: bool) -> None:
-    from data_contracts.compiler import contracts as compiled
+    from fallow.data_contracts.compiler import contracts as compiled
 
     known = compiled()
     if name is not None and name not in known:
@@ -125,7 +125,7 @@ def parity(
     stores = store or []
     if len(stores) != 2:
         raise UsageError("parity compares two stores", hint="fallow parity --store A --store B")
-    from data_contracts.parity import compare_stores
+    from fallow.data_contracts.parity import compare_stores
 
     with open_store(stores[0]) as first, open_store(stores[1]) as second:
         found = compare_stores(first, second)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fallow.cli.app import Json, Store, emit, open_store, say, settings_variable, table
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
 
 
 def drift(
@@ -16,8 +16,8 @@ def drift(
     as_json: Json = False,
 ) -> int:
     """Find what was suppressed or taken back past fallow, and where plans and journal disagree; changes nothing."""
-    from fallow.drift import find_drift
-    from fallow.planner import settings_for
+    from fallow.usecases.drift import find_drift
+    from fallow.usecases.planner import settings_for
 
     with open_store(store) as provider:
         settings = settings_for(provider, None, variable=settings_variable())

@@ -17,8 +17,8 @@ def effect(
     as_json: Json = False,
 ) -> None:
     """Ask the store its own questions with and without a plan's records; say what changes and what comes back."""
-    from fallow.approval import load_plan
-    from fallow.effect import effect_lines, preview
+    from fallow.plans.storage import load_plan
+    from fallow.usecases.effect import effect_lines, preview
 
     with open_store(store) as provider:
         found = preview(provider, load_plan(provider, plan_id), probes=probes, k=top).to_json()

@@ -24,7 +24,7 @@ from fallow.cli.app import (
     settings_of,
     table,
 )
-from fallow.errors import UsageError
+from fallow.model.errors import UsageError
 
 #: Characters of the longest bar.
 _WIDE = 40
@@ -44,9 +44,10 @@ def forecast(
     as_json: Json = False,
 ) -> None:
     """Count what would be eligible in 0, 7, 30 and 90 days at a grid of thresholds, if nobody recalled anything."""
-    from data_contracts.checking import gate
-    from fallow.forecast import forecast as look_ahead
-    from fallow.retention import agent_policies, read_agents, read_store
+    from fallow.data_contracts.checking import gate
+    from fallow.judgement.policy import agent_policies
+    from fallow.port.reading import read_agents, read_store
+    from fallow.usecases.forecast import forecast as look_ahead
 
     options = _read_policy(policy)
     scope, at = scope_of(agent_id, memory_id, user_id, thread_id, unowned), instant(as_of)

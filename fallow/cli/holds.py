@@ -22,8 +22,8 @@ from fallow.cli.app import (
     settings_variable,
     table,
 )
-from fallow.errors import UsageError
-from fallow.times import iso, parse_as_of, wall_clock
+from fallow.model.errors import UsageError
+from fallow.model.times import iso, parse_as_of, wall_clock
 
 
 class HoldAction(StrEnum):
@@ -56,10 +56,10 @@ def hold(
     as_json: Json = False,
 ) -> None:
     """Keep records from being suppressed, whatever their score; list holds, and release them."""
-    from fallow.approval import check_approver
-    from fallow.holds import list_holds, place_hold, release_hold
-    from fallow.planner import check_memory_type, settings_for
-    from fallow.provider import RecordKey
+    from fallow.acting.deciding import check_approver
+    from fallow.acting.holds import list_holds, place_hold, release_hold
+    from fallow.model.keys import RecordKey
+    from fallow.usecases.planner import check_memory_type, settings_for
 
     now = wall_clock()
     if action is HoldAction.add:

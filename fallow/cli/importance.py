@@ -22,8 +22,8 @@ from fallow.cli.app import (
     scope_of,
     settings_of,
 )
-from fallow.errors import SettingError, UsageError
-from fallow.times import wall_clock
+from fallow.model.errors import SettingError, UsageError
+from fallow.model.times import wall_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,8 @@ def backfill_importance(
 ) -> int:
     """Rate what has no rating, by the free heuristic or by a model; a stored rating stays."""
     from fallow.importance.backfill import backfill_importance as backfill
-    from fallow.planner import check_memory_type
-    from fallow.record import PRIMARY_TYPES
+    from fallow.model.record import PRIMARY_TYPES
+    from fallow.usecases.planner import check_memory_type
 
     types = tuple(check_memory_type(name) for name in memory_type or PRIMARY_TYPES)
     by_model: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fallow.cli.app import AgentId, Json, Store, emit, note, open_store, say, settings_of, settings_variable, table
-from fallow.errors import FallowError, UsageError
+from fallow.model.errors import FallowError, UsageError
 
 
 def demo(
@@ -55,10 +55,10 @@ def demo(
 
 def _sample_store(folder: Path) -> dict[str, int]:
     """A new sample store; how many rows of which type it holds."""
-    from fallow.provider import open_provider
-    from fallow.record import PRIMARY_TYPES
-    from fallow.sample import write_sample_store
-    from fallow.times import wall_clock
+    from fallow.model.record import PRIMARY_TYPES
+    from fallow.model.times import wall_clock
+    from fallow.port.registry import open_provider
+    from fallow.usecases.sample import write_sample_store
 
     for memory_type in PRIMARY_TYPES:
         (folder / memory_type).mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,8 @@ def _demo_in_prefect(folder: Path, port: int) -> None:
     from fallow.cli.serve import run_pipeline
     from fallow.importance import ImportanceConfig, ImportanceRater
     from fallow.importance.backfill import backfill_importance
-    from fallow.provider import open_provider
-    from fallow.times import wall_clock
+    from fallow.model.times import wall_clock
+    from fallow.port.registry import open_provider
 
     _sample_store(folder)
     with open_provider(str(folder)) as provider:
@@ -89,19 +89,21 @@ def _demo_in_prefect(folder: Path, port: int) -> None:
 
 
 def _demo(folder: Path, as_json: bool) -> None:
-    from data_contracts.checking import gate
-    from fallow.apply import apply_plan
-    from fallow.approval import decide, publish
+    from fallow.acting.apply import apply_plan
+    from fallow.acting.deciding import decide
+    from fallow.acting.restore import plan_keys, restore_records
     from fallow.cli.retention import show_plan
+    from fallow.data_contracts.checking import gate
     from fallow.importance import ImportanceConfig, ImportanceRater
     from fallow.importance.backfill import backfill_importance
-    from fallow.plan import Scope
-    from fallow.planner import plan_scope, suppressed_records
-    from fallow.provider import open_provider
-    from fallow.restore import plan_keys, restore_records
-    from fallow.retention import read_store
-    from fallow.settings import ApprovalConfig, resolve
-    from fallow.times import wall_clock
+    from fallow.model.scope import Scope
+    from fallow.model.settings import ApprovalConfig, resolve
+    from fallow.model.times import wall_clock
+    from fallow.plans.storage import publish
+    from fallow.port.reading import read_store
+    from fallow.port.registry import open_provider
+    from fallow.usecases.planner import plan_scope
+    from fallow.usecases.suppressed import suppressed_records
 
     now = wall_clock()
     steps: dict[str, Any] = {}
@@ -158,7 +160,7 @@ def _demo(folder: Path, as_json: bool) -> None:
 
 def settings(store: Store = None, agent_id: AgentId = None, as_json: Json = False) -> None:
     """Show every setting, its value and where it came from."""
-    from fallow.settings import SETTINGS, resolve
+    from fallow.model.settings import SETTINGS, resolve
 
     if agent_id and not store:
         raise UsageError("an agent's overrides stand in its store", hint="add --store")
@@ -231,11 +233,12 @@ def _check_versions(check: Any) -> None:
 
 
 def _check_store(store: str, check: Any, *, create_indexes: bool) -> None:
-    from fallow.planner import settings_for
-    from fallow.provider import Diagnosing, Indexing
-    from fallow.record import PRIMARY_TYPES
-    from fallow.reflection import share_kept_by_reflections
-    from fallow.retention import policy_advice, read_agents
+    from fallow.judgement.policy import policy_advice
+    from fallow.model.record import PRIMARY_TYPES
+    from fallow.port.protocol import Diagnosing, Indexing
+    from fallow.port.reading import read_agents
+    from fallow.reflection.reflecting import share_kept_by_reflections
+    from fallow.usecases.planner import settings_for
 
     try:
         with open_store(store) as provider:
@@ -282,7 +285,7 @@ _ALMOST_ALL = 0.8
 
 
 def _check_settings(check: Any) -> None:
-    from fallow.settings import SETTINGS, resolve
+    from fallow.model.settings import SETTINGS, resolve
 
     resolved = resolve(variable=settings_variable())
     for problem in resolved.problems:

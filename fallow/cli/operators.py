@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fallow.cli.app import Json, emit, note, say, table
-from fallow.errors import OperatorError, UsageError
-from fallow.times import iso, parse_as_of, wall_clock
+from fallow.model.errors import OperatorError, UsageError
+from fallow.model.times import iso, parse_as_of, wall_clock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -43,7 +43,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         OperatorError: there is no such file, it is no encrypted key, or the passphrase is wrong.
     """
-    from fallow.signatures import decrypted
+    from fallow.acting.signatures import decrypted
 
     try:
         data = path.read_bytes()
@@ -92,8 +92,8 @@ def operator(
     if action is OperatorAction.keygen:
         _keygen(key, as_json)
         return
-    from fallow.configured_files import read_register
-    from fallow.signatures import add_operator, operators_text, revoke_operator
+    from fallow.acting.configured_files import read_register
+    from fallow.acting.signatures import add_operator, operators_text, revoke_operator
 
     if file is None:
         raise UsageError("no operators' file is named", hint="pass --file or set FALLOW_OPERATORS_FILE")
@@ -127,7 +127,7 @@ def operator(
 
 
 def _keygen(key: Path | None, as_json: bool) -> None:
-    from fallow.signatures import encrypted, key_id_of, make_key, public_text
+    from fallow.acting.signatures import encrypted, key_id_of, make_key, public_text
 
     if key is None:
         raise UsageError("keygen needs --key", hint="a new file, which stays with the operator")

@@ -26,7 +26,7 @@ def rater_report(
     as_json: Json = False,
 ) -> None:
     """Look at the ratings: coverage, spread, agreement of model and heuristic, and what each would make eligible."""
-    from fallow.rater_report import report_ratings
+    from fallow.usecases.rater_report import report_ratings
 
     with open_store(store) as provider:
         settings = settings_of(provider, agent_id)

@@ -20,7 +20,7 @@ from fallow.cli.app import (
     settings_of,
     table,
 )
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
 
 
 def reflect(
@@ -42,8 +42,8 @@ def reflect(
     """Summarise the conversations in which enough importance has piled up."""
     from contextlib import nullcontext
 
-    from fallow.reflection import reflect as run
-    from fallow.reflection import reflecting_model, reflection_config
+    from fallow.reflection.reflecting import reflect as run
+    from fallow.reflection.reflecting import reflecting_model, reflection_config
 
     options = {
         "reflection.threshold": threshold,

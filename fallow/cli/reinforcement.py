@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fallow.cli.app import Json, Store, emit, open_store, say, settings_of
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
 
 
 def touch(
@@ -17,8 +17,8 @@ def touch(
     as_json: Json = False,
 ) -> int:
     """Mark records as used now: they become fresh again."""
-    from fallow.planner import check_memory_type
-    from fallow.reinforcement import touch_many
+    from fallow.acting.touch import touch_many
+    from fallow.usecases.planner import check_memory_type
 
     kind = check_memory_type(memory_type)
     with open_store(store) as provider:
@@ -44,8 +44,8 @@ def purge_cache(
     as_json: Json = False,
 ) -> int:
     """Remove expired semantic cache entries and older duplicates: the only thing fallow deletes."""
-    from fallow.retention import read_agents
-    from fallow.semantic_cache import CachePolicy, purge_semantic_cache
+    from fallow.acting.purge import CachePolicy, purge_semantic_cache
+    from fallow.port.reading import read_agents
 
     with open_store(store) as provider:
         settings = settings_of(provider, None)

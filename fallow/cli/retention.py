@@ -36,12 +36,12 @@ from fallow.cli.app import (
     stop_switch,
     table,
 )
-from fallow.errors import UsageError
-from fallow.times import iso, wall_clock
+from fallow.model.errors import UsageError
+from fallow.model.times import iso, wall_clock
 
 if TYPE_CHECKING:
-    from fallow.plan import RetentionPlan
-    from fallow.provider import Provider
+    from fallow.plans.plan import RetentionPlan
+    from fallow.port.protocol import Provider
 
 PlanId = Annotated[str, typer.Argument(help="forget-plan-…, as fallow plans lists it.")]
 
@@ -67,11 +67,11 @@ def retention_plan(
     as_json: Json = False,
 ) -> int:
     """Plan which records to suppress: a dry run, stored for its approval."""
-    from data_contracts.checking import gate
-    from fallow.approval import publish as publish_plan
-    from fallow.planner import plan_scope
-    from fallow.provider import Snapshotting
-    from fallow.retention import read_store
+    from fallow.data_contracts.checking import gate
+    from fallow.plans.storage import publish as publish_plan
+    from fallow.port.protocol import Snapshotting
+    from fallow.port.reading import read_store
+    from fallow.usecases.planner import plan_scope
 
     options = {
         "retention.min_retention": min_retention,
@@ -121,7 +121,7 @@ def retention_plan(
 
 def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
     """A plan for people: one sentence, the numbers, what is protected, the lowest records."""
-    from fallow.retention import policy_advice
+    from fallow.judgement.policy import policy_advice
 
     counts = plan.counts
     say(f"{plan.plan_id}")
@@ -176,8 +176,8 @@ def _decide(
     key: Path | None = None,
     signature: str | None = None,
 ) -> Mapping[str, Any]:
-    from fallow.approval import decide
-    from fallow.planner import settings_for
+    from fallow.acting.deciding import decide
+    from fallow.usecases.planner import settings_for
 
     if key is not None and signature:
         raise UsageError("--key and --signature are both given", hint="sign here, or paste what was signed")
@@ -212,7 +212,7 @@ def _signed(
     now: int,
 ) -> str:
     """The decision about the stored plan, signed with the private key in a file."""
-    from fallow.approval import sign_decision
+    from fallow.acting.deciding import sign_decision
     from fallow.cli.operators import read_key
 
     return sign_decision(
@@ -237,7 +237,7 @@ def _print_signature(token: str, plan_id: str, as_json: bool) -> None:
 
 def _wake_waiting_run(provider: Provider, plan_id: str) -> None:
     """Resumes the flow run that waits for this decision, where PREFECT_API_URL names its server."""
-    from fallow.approval import stored_plan
+    from fallow.plans.storage import stored_plan
 
     run_id = stored_plan(provider, plan_id, wall_clock()).flow_run_id
     if run_id is None:
@@ -324,9 +324,9 @@ def retention_apply(
     as_json: Json = False,
 ) -> int:
     """Approve a plan and suppress exactly what it names, in one step."""
-    from data_contracts.checking import gate
-    from fallow.apply import apply_plan
-    from fallow.planner import settings_for
+    from fallow.acting.apply import apply_plan
+    from fallow.data_contracts.checking import gate
+    from fallow.usecases.planner import settings_for
 
     now = wall_clock()
     with open_store(store) as provider:
@@ -360,7 +360,7 @@ def retention_apply(
 
 def plans(store: Store = None, as_json: Json = False) -> None:
     """List the stored plans and their states."""
-    from fallow.approval import list_plans
+    from fallow.plans.storage import list_plans
 
     with open_store(store) as provider:
         found = list_plans(provider, wall_clock())
@@ -376,7 +376,7 @@ def plans(store: Store = None, as_json: Json = False) -> None:
 
 def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
     """Show a stored plan: its document, its state and what was decided."""
-    from fallow.approval import load_plan, stored_plan
+    from fallow.plans.storage import load_plan, stored_plan
 
     with open_store(store) as provider:
         plan = load_plan(provider, plan_id)
@@ -401,7 +401,7 @@ def suppressed(
     as_json: Json = False,
 ) -> None:
     """List what is hidden: record, plan, when, why, by whom."""
-    from fallow.planner import suppressed_records
+    from fallow.usecases.suppressed import suppressed_records
 
     with open_store(store) as provider:
         found = suppressed_records(provider, scope_of(agent_id, memory_id, user_id, thread_id))
@@ -446,11 +446,11 @@ def unsuppress(
     as_json: Json = False,
 ) -> int:
     """Restore suppressed records by id."""
-    from fallow.approval import check_approver
-    from fallow.errors import RecordNotFoundError
-    from fallow.planner import check_memory_type, settings_for
-    from fallow.provider import RecordKey
-    from fallow.restore import restore_records
+    from fallow.acting.deciding import check_approver
+    from fallow.acting.restore import restore_records
+    from fallow.model.errors import RecordNotFoundError
+    from fallow.model.keys import RecordKey
+    from fallow.usecases.planner import check_memory_type, settings_for
 
     keys = [RecordKey(check_memory_type(memory_type), name) for name in record_id]
     with open_store(store) as provider:
@@ -472,9 +472,9 @@ def restore(
     as_json: Json = False,
 ) -> int:
     """Restore a whole plan; what another plan suppressed since is left alone."""
-    from fallow.approval import check_approver
-    from fallow.planner import settings_for
-    from fallow.restore import plan_keys, restore_records
+    from fallow.acting.deciding import check_approver
+    from fallow.acting.restore import plan_keys, restore_records
+    from fallow.usecases.planner import settings_for
 
     with open_store(store) as provider:
         name, _ = check_approver(approved_by, settings_for(provider, None, variable=settings_variable()).approval)
@@ -498,7 +498,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain a record: its score, what protects it, when it becomes eligible, what touched it."""
-    from fallow.explain import explain_record
+    from fallow.usecases.explain import explain_record
 
     if not record_id:
         raise UsageError("the record id is empty", hint="fallow show lists a plan's records")

@@ -27,7 +27,7 @@ from urllib.request import Request, urlopen
 import typer
 
 from fallow.cli.app import Store, note, say
-from fallow.errors import FallowError
+from fallow.model.errors import FallowError
 
 _PATIENCE_SECONDS: Final = 180.0
 _POOL: Final = "fallow"

@@ -1,7 +1,7 @@
 """The port to a model that rates, and to the memory of what it was already paid for (SPEC §3.6).
 
-Adapters fulfil these: ``providers.models`` over HTTP, ``providers.model_answers`` on disk. The core decides
-what is asked and what an answer means.
+Adapters fulfil these: ``fallow.providers.models`` over HTTP, ``fallow.providers.model_answers`` on disk. The core
+decides what is asked and what an answer means.
 """
 
 from __future__ import annotations

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 import polars as pl
 
-from fallow.history import insert_control_rows
 from fallow.importance.config import ImportanceConfig
 from fallow.importance.heuristic import Rarity, Rating, asks
 from fallow.importance.rater import ImportanceRater
-from fallow.journal import control_event, ids_digest
-from fallow.plan import Scope
-from fallow.provider import MISSING, Patch, Provider, RecordKey, Row, Unreadable
-from fallow.record import PRIMARY_TYPES, Record, read_record
-from fallow.retention import in_scope
+from fallow.judgement.score import in_scope
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import PRIMARY_TYPES, Record, read_record
+from fallow.model.scope import Scope
+from fallow.port.journal import control_event, ids_digest
+from fallow.port.journal_writing import insert_control_rows
+from fallow.port.protocol import Patch, Provider, Unreadable
 
 #: What a scan for rating reads.
 COLUMNS: Final = (

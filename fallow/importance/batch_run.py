@@ -19,7 +19,7 @@ from fallow.importance.budget import BATCH_DISCOUNT, Ledger, Price, Usage
 from fallow.importance.parsing import parse_ratings
 from fallow.importance.prompt import answer_tokens, build_prompt, cache_key, estimated_tokens, has_words, shortened
 from fallow.importance.rating_run import ModelReport, RatedRecords, RunOptions, pending_rows, pieces_of, read_rows
-from fallow.provider import Provider
+from fallow.port.protocol import Provider
 
 #: Calls in one job at most, and characters of text in one call.
 MAX_CALLS: Final = 2_000

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fallow.errors import SettingError
+from fallow.model.errors import SettingError
 
 #: What a half-priced batch costs against calls that are answered at once.
 BATCH_DISCOUNT = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fallow.errors import SettingError
+from fallow.model.errors import SettingError
 
 Mode = Literal["off", "heuristic", "llm"]
 MODES: Final[tuple[Mode, ...]] = ("off", "heuristic", "llm")

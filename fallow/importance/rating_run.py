@@ -18,8 +18,6 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from fallow.errors import ModelRefusedError, ModelRequestError, ModelUnavailableError
-from fallow.history import insert_control_rows
 from fallow.importance.asking import Answer, AnswersInMemory, Model, PaidAnswers
 from fallow.importance.backfill import (
     BackfillReport,
@@ -45,11 +43,14 @@ from fallow.importance.prompt import (
     shortened,
 )
 from fallow.importance.quality import QualityCheck, fallback_problem, spearman
-from fallow.journal import control_event, ids_digest
-from fallow.plan import Scope
-from fallow.provider import Provider, RecordKey
-from fallow.record import PRIMARY_TYPES, read_record
-from fallow.times import iso
+from fallow.model.errors import ModelRefusedError, ModelRequestError, ModelUnavailableError
+from fallow.model.keys import RecordKey
+from fallow.model.record import PRIMARY_TYPES, read_record
+from fallow.model.scope import Scope
+from fallow.model.times import iso
+from fallow.port.journal import control_event, ids_digest
+from fallow.port.journal_writing import insert_control_rows
+from fallow.port.protocol import Provider
 
 Order = Literal["newest", "oldest"]
 ORDERS: Final[tuple[Order, ...]] = ("newest", "oldest")

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fallow.errors import ProviderMissingError, SettingError
 from fallow.importance.batch_run import Collected, Submitted, collect_jobs, submit_jobs
 from fallow.importance.budget import Budget, Price, price_of
 from fallow.importance.rating_run import (
@@ -24,10 +23,11 @@ from fallow.importance.rating_run import (
     estimate_run,
     rate_by_model,
 )
-from fallow.plan import Scope
-from fallow.provider import Provider
-from fallow.record import PRIMARY_TYPES
-from fallow.settings import Settings, model_key
+from fallow.model.errors import ProviderMissingError, SettingError
+from fallow.model.record import PRIMARY_TYPES
+from fallow.model.scope import Scope
+from fallow.model.settings import Settings, model_key
+from fallow.port.protocol import Provider
 
 
 def run_options(settings: Settings, *, order: Order = "newest", upgrade_heuristic: bool = False) -> RunOptions:
@@ -49,7 +49,7 @@ def run_options(settings: Settings, *, order: Order = "newest", upgrade_heuristi
 
 
 def open_model(settings: Settings, *, key: str | None = None, model: str | None = None, answers: Any = None) -> Any:
-    """The model that the settings name, at their endpoint (``providers.models.ModelClient``).
+    """The model that the settings name, at their endpoint (``fallow.providers.models.ModelClient``).
 
     Args:
         settings: resolved.
@@ -61,7 +61,7 @@ def open_model(settings: Settings, *, key: str | None = None, model: str | None 
         SettingError: no model is named, or a value cannot be used.
         ProviderMissingError: the client is not importable here.
     """
-    models = _import("providers.models")
+    models = _import("fallow.providers.models")
     endpoint = models.Endpoint(
         model=model or settings.get("importance.model"),
         base_url=settings.get("model.base_url"),
@@ -76,7 +76,7 @@ def open_model(settings: Settings, *, key: str | None = None, model: str | None 
 
 def open_answers() -> Any:
     """What was paid before, in the user's cache folder; None where there is none."""
-    return _import("providers.model_answers").AnswersOnDisk.of_user()
+    return _import("fallow.providers.model_answers").AnswersOnDisk.of_user()
 
 
 def run_backfill(
@@ -162,7 +162,7 @@ def run_batch_backfill(
         raise SettingError("batch jobs need a cache folder to be noted in", hint="set FALLOW_CACHE_DIR")
     try:
         with open_model(settings, key=key, answers=answers) as model:
-            jobs = _import("providers.model_batches").BatchJobs(model)
+            jobs = _import("fallow.providers.model_batches").BatchJobs(model)
             collected = collect_jobs(jobs, answers, options.price)
             report = rate_by_model(
                 provider,

@@ -1,15 +1,15 @@
 """The conformance kit: what every provider must do, run by pytest and by operators (SPEC §12, HOUSE).
 
-A :class:`~providers.conformance.kit.Backend` gives scratch stores of one kind and a native way into them;
-:func:`~providers.conformance.kit.run` runs the checks. Declared gaps are in
-:mod:`providers.conformance.gaps`.
+A :class:`~fallow.providers.conformance.kit.Backend` gives scratch stores of one kind and a native way into them;
+:func:`~fallow.providers.conformance.kit.run` runs the checks. Declared gaps are in
+:mod:`fallow.providers.conformance.gaps`.
 """
 
 from __future__ import annotations
 
-from providers.conformance import control, faults, reading, writing
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import (
+from fallow.providers.conformance import control, faults, reading, writing
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import (
     CHECKS,
     Backend,
     Bench,

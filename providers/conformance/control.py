@@ -5,18 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
-from fallow.approval import load_plan, store_plan
-from fallow.history import Change, find_heads, write_journal
-from fallow.journal import change_id, content_of, control_event, control_row
-from fallow.plan import Scope
-from fallow.planner import RetentionPlanner
-from fallow.provider import CachePurging, Provider, RecordKey, Row, Touching
-from fallow.record import read_record
-from fallow.retention import make_plan
-from fallow.settings import RetentionConfig, resolve
-from fallow.times import MICROSECONDS_PER_DAY, parse_time
-from providers.conformance.kit import Bench, check, expect, expect_equal
-from providers.conformance.rows import (
+from fallow.providers.conformance.kit import Bench, check, expect, expect_equal
+from fallow.providers.conformance.rows import (
     CONVERSATION,
     MINUTE,
     NOW,
@@ -28,6 +18,18 @@ from providers.conformance.rows import (
     scanned,
     statuses,
 )
+
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import read_record
+from fallow.model.scope import Scope
+from fallow.model.settings import RetentionConfig, resolve
+from fallow.model.times import MICROSECONDS_PER_DAY, parse_time
+from fallow.plans.storage import load_plan, store_plan
+from fallow.port.journal import change_id, content_of, control_event, control_row
+from fallow.port.journal_writing import Change, find_heads, write_journal
+from fallow.port.protocol import CachePurging, Provider, Touching
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.planning import make_plan
 
 JOURNAL: Final = "journal, events and plans"
 TOUCHING: Final = "recalls"
@@ -315,7 +317,7 @@ def identity_tells_stores_apart(bench: Bench) -> None:
     room=IDENTITY,
 )
 def a_copy_is_another_store(bench: Bench) -> None:
-    from fallow.errors import OtherStoreError
+    from fallow.model.errors import OtherStoreError
 
     bench.store.seed(CONVERSATION, [message(number, access_count=0) for number in range(3)])
     with bench.open() as provider:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fallow.errors import FallowError, StoreUnreadableError, StoreUnwritableError, TransientError
-from fallow.journal import control_row
-from fallow.provider import Patch, Provider, RecordKey
-from providers.conformance.kit import Bench, ConformanceError, check, expect, expect_equal
-from providers.conformance.rows import CONVERSATION, NOW, SHARED, message, record_id, scanned
-from providers.conformance.writing import SUPPRESSION
+from fallow.providers.conformance.kit import Bench, ConformanceError, check, expect, expect_equal
+from fallow.providers.conformance.rows import CONVERSATION, NOW, SHARED, message, record_id, scanned
+from fallow.providers.conformance.writing import SUPPRESSION
+
+from fallow.model.errors import FallowError, StoreUnreadableError, StoreUnwritableError, TransientError
+from fallow.model.keys import RecordKey
+from fallow.port.journal import control_row
+from fallow.port.protocol import Patch, Provider
 
 ROOM: Final = "errors"
 

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from fallow.provider import CachePurging, Capabilities, Provider, Row, Touching
+from fallow.model.keys import Row
+from fallow.port.protocol import CachePurging, Capabilities, Provider, Touching
 
 
 class ConformanceError(AssertionError):

@@ -5,12 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fallow.journal import control_row
-from fallow.provider import MISSING, Patch, RecordKey, Row, Unreadable
-from fallow.record import PLANNING_COLUMNS, read_record, schema
-from fallow.times import iso, parse_as_of, zone
-from providers.conformance.kit import Bench, check, expect, expect_equal
-from providers.conformance.rows import (
+from fallow.providers.conformance.kit import Bench, check, expect, expect_equal
+from fallow.providers.conformance.rows import (
     CONVERSATION,
     KNOWLEDGE,
     NOW,
@@ -22,6 +18,12 @@ from providers.conformance.rows import (
     record_id,
     scanned,
 )
+
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import PLANNING_COLUMNS, read_record, schema
+from fallow.model.times import iso, parse_as_of, zone
+from fallow.port.journal import control_row
+from fallow.port.protocol import Patch, Unreadable
 
 ROOM: Final = "reading"
 
@@ -317,7 +319,7 @@ def _spellings_are_read(bench: Bench, memory_type: str) -> None:
                     expect_equal(value, getattr(record, name), f"{name} of {by_id[row['_id']]!r}")
 
 
-@check("every spelling of every field that stores hold is read by the one rule of fallow.record", room=ROOM)
+@check("every spelling of every field that stores hold is read by the one rule of fallow.model.record", room=ROOM)
 def every_spelling_is_read(bench: Bench) -> None:
     _spellings_are_read(bench, CONVERSATION)
 

@@ -6,9 +6,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fallow.provider import MISSING, Outcome, Provider, Row, Unreadable
-from fallow.times import parse_as_of
-from providers.conformance.kit import ConformanceError, expect, expect_equal
+from fallow.providers.conformance.kit import ConformanceError, expect, expect_equal
+
+from fallow.model.keys import MISSING, Row
+from fallow.model.times import parse_as_of
+from fallow.port.protocol import Outcome, Provider, Unreadable
 
 CONVERSATION: Final = "conversation_memory"
 KNOWLEDGE: Final = "knowledge_base"

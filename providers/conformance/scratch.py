@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import Backend, Fault, Gap, NotHeldError, Store
+from fallow.providers.filesystem import FilesystemProvider
 
-from fallow.errors import ProviderMissingError, StoreUnwritableError
-from fallow.provider import Provider, Row, open_provider
-from fallow.record import is_unicode
-from fallow.times import iso, to_microseconds
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Backend, Fault, Gap, NotHeldError, Store
-from providers.filesystem import FilesystemProvider
+from fallow.model.errors import ProviderMissingError, StoreUnwritableError
+from fallow.model.keys import Row
+from fallow.model.record import is_unicode
+from fallow.model.times import iso, to_microseconds
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 #: What the agents' index keeps of a record (STORES.md, Filesystem).
@@ -31,7 +33,7 @@ _INDEXED: Final = ("name", "memory_id", "user_id", "agent_id", "owner_agent_id",
 
 
 class FilesystemStore:
-    """A scratch store in a folder (:class:`~providers.conformance.kit.Store`, doubling, spoiling, copying)."""
+    """A scratch store in a folder (:class:`~fallow.providers.conformance.kit.Store`, doubling, spoiling, copying)."""
 
     def __init__(self, root: Path, cache: Path) -> None:
         self.root = root
@@ -106,7 +108,7 @@ def _plain(value: Any) -> str:
 
 
 class FilesystemBackend:
-    """Scratch stores in folders of their own beneath ``parent`` (:class:`~providers.conformance.kit.Backend`)."""
+    """Scratch stores in folders of their own beneath ``parent`` (:class:`~.kit.Backend`)."""
 
     name = "filesystem"
     faults: frozenset[str] = frozenset()
@@ -144,11 +146,11 @@ def scratch_backend(uri: str) -> Backend:
             return FilesystemBackend(provider.root.parent)
         kind = provider.capabilities.kind
     if kind == "mongodb":
-        from providers.conformance.scratch_mongodb import MongoDBBackend
+        from fallow.providers.conformance.scratch_mongodb import MongoDBBackend
 
         return MongoDBBackend(uri)
     if kind == "oracle":
-        from providers.conformance.scratch_oracle import OracleBackend
+        from fallow.providers.conformance.scratch_oracle import OracleBackend
 
         return OracleBackend.at(uri)
     raise ProviderMissingError(

@@ -11,11 +11,13 @@ from typing import Any, Final
 import bson
 from bson.errors import InvalidId
 from bson.objectid import ObjectId
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
 from pymongo import MongoClient
 
-from fallow.provider import Provider, Row, open_provider
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Fault, Gap, NotHeldError
+from fallow.model.keys import Row
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 
 _COLLECTIONS: Final = ("conversation_memory", "knowledge_base", "entity_memory", "summaries", "shared_memory")
 
@@ -28,7 +30,7 @@ def with_database(address: str, name: str) -> str:
 
 
 class MongoDBStore:
-    """A scratch database; its native side writes as agents do (:class:`~providers.conformance.kit.Store`, doubling)."""
+    """A scratch database; its native side writes as agents do (:class:`~.kit.Store`, doubling)."""
 
     def __init__(self, address: str, name: str) -> None:
         self._address = with_database(address, name)
@@ -76,7 +78,7 @@ class MongoDBStore:
 
 
 class MongoDBBackend:
-    """Scratch databases on the server at ``address`` (:class:`~providers.conformance.kit.Backend`)."""
+    """Scratch databases on the server at ``address`` (:class:`~fallow.providers.conformance.kit.Backend`)."""
 
     name = "mongodb"
     faults: frozenset[str] = frozenset()

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import oracledb
+from fallow.providers import oracle_statements as sql
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
+from fallow.providers.oracle import LOGICAL_IDS, OracleProvider, connect
 
-from fallow.errors import StoreUnwritableError
-from fallow.provider import Provider, Row
-from fallow.times import from_microseconds, parse_time
-from providers import oracle_statements as sql
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Fault, Gap, NotHeldError
-from providers.oracle import LOGICAL_IDS, OracleProvider, connect
+from fallow.model.errors import StoreUnwritableError
+from fallow.model.keys import Row
+from fallow.model.times import from_microseconds, parse_time
+from fallow.port.protocol import Provider
 
 _JSON: Final = frozenset({"metadata", "attributes", "relations", "steps", "source_message_ids", "linked_source_ids"})
 #: What stands in retention_meta: the audit fields, and where a rating came from (STORES.md).
@@ -33,7 +34,7 @@ _WITH_METADATA: Final = frozenset({"knowledge_base", "long_term_memory", "entity
 
 
 class OracleStore:
-    """Scratch tables; their native side writes as agents do (:class:`~providers.conformance.kit.Store`, doubling)."""
+    """Scratch tables; their native side writes as agents do (:class:`~.kit.Store`, doubling)."""
 
     def __init__(self, pool: Callable[[], Any], schema: str, prefix: str) -> None:
         self._pool, self._schema, self._prefix = pool, schema, prefix
@@ -238,7 +239,7 @@ def current_schema(pool: Any) -> str:
 
 
 class OracleBackend:
-    """Scratch tables in a schema whose user may create tables (:class:`~providers.conformance.kit.Backend`).
+    """Scratch tables in a schema whose user may create tables (:class:`~fallow.providers.conformance.kit.Backend`).
 
     Args:
         pool: what opens a pool of connections.

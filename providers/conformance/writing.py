@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from fallow.journal import control_row
-from fallow.provider import MISSING, Outcome, Patch, Provider, RecordKey
-from fallow.record import requirements
-from providers.conformance.kit import Bench, check, expect, expect_equal
-from providers.conformance.rows import (
+from fallow.providers.conformance.kit import Bench, check, expect, expect_equal
+from fallow.providers.conformance.rows import (
     CONVERSATION,
     KNOWLEDGE,
     NOW,
@@ -24,6 +21,11 @@ from providers.conformance.rows import (
     scanned,
     statuses,
 )
+
+from fallow.model.keys import MISSING, RecordKey
+from fallow.model.record import requirements
+from fallow.port.journal import control_row
+from fallow.port.protocol import Outcome, Patch, Provider
 
 PATCHING: Final = "conditional writes"
 INSERTING: Final = "inserts"
@@ -334,7 +336,7 @@ def values_come_back(bench: Bench) -> None:
 
 @check("nothing is done for an empty list", room=PATCHING)
 def empty_lists_are_no_ops(bench: Bench) -> None:
-    from fallow.provider import CachePurging, Touching
+    from fallow.port.protocol import CachePurging, Touching
 
     bench.store.seed(CONVERSATION, [message("a")])
     before = {name: bench.store.stored(name) for name in (CONVERSATION, SHARED)}

@@ -18,8 +18,8 @@ import typer
 
 from fallow.cli.app import app
 from fallow.cli.commands import register
-from fallow.errors import FallowError
-from fallow.provider import open_provider
+from fallow.model.errors import FallowError
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, days_ago, record, tree
 

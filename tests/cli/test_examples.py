@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fallow.cli.app import run
-from fallow.sample import sample_rows
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
+from fallow.usecases.sample import sample_rows
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, record
 

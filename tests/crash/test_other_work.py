@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from fallow.approval import decide
-from fallow.provider import open_provider
-from fallow.settings import ApprovalConfig
+from fallow.acting.deciding import decide
+from fallow.model.settings import ApprovalConfig
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 from tests.crash.child import NOW, WORK
 from tests.crash.harness import duration, kill_at

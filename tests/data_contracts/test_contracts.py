@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
+from fallow.data_contracts.checking import check_contracts, gate
+from fallow.data_contracts.compiler import FOLDER, ContractError, compile_contract, contracts, tables
+from fallow.data_contracts.parity import compare_stores
+from fallow.data_contracts.remembering import EVENT, last_failures, last_metrics, record_check
 from open_data_contract_standard.model import OpenDataContractStandard
 
-from data_contracts.checking import check_contracts, gate
-from data_contracts.compiler import FOLDER, ContractError, compile_contract, contracts, tables
-from data_contracts.parity import compare_stores
-from data_contracts.remembering import EVENT, last_failures, last_metrics, record_check
-from fallow.apply import apply_plan
-from fallow.errors import ContractBreachError
-from fallow.history import insert_control_rows
-from fallow.journal import control_event
-from fallow.record import PRIMARY_TYPES
-from fallow.retention import read_store
+from fallow.acting.apply import apply_plan
+from fallow.model.errors import ContractBreachError
+from fallow.model.record import PRIMARY_TYPES
+from fallow.port.journal import control_event
+from fallow.port.journal_writing import insert_control_rows
+from fallow.port.reading import read_store
 from tests.cli.test_commands import document
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, planned, record, store
@@ -271,7 +271,7 @@ def test_the_same_entries_have_the_same_id_with_and_without_contracts(tmp_path: 
 
 
 def test_a_record_that_breaks_a_must_since_its_plan_is_skipped_when_it_is_applied(tmp_path: Path) -> None:
-    from fallow.approval import store_plan
+    from fallow.plans.storage import store_plan
 
     with store(tmp_path / "s", *[record(f"r{n}") for n in range(3)]) as provider:
         plan = store_plan(provider, planned(provider))

@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+from fallow.data_contracts.checking import ContractReport, check_contracts, evaluate
+from fallow.data_contracts.compiler import KINDS, Table, tables
+from fallow.data_contracts.frames import LOGICAL
+from fallow.data_contracts.second_opinion import ask_great_expectations, compare
 
-from data_contracts.checking import ContractReport, check_contracts, evaluate
-from data_contracts.compiler import KINDS, Table, tables
-from data_contracts.frames import LOGICAL
-from data_contracts.second_opinion import ask_great_expectations, compare
 from tests.conftest import REPOSITORY
 from tests.fallow.small_stores import NOW, days_ago, record, store
 
@@ -171,8 +171,9 @@ def test_planning_never_loads_great_expectations() -> None:
     import sys
 
     code = (
-        "import sys; import flows.plan_retention, tasks.planning, tasks.applying, fallow.cli.retention, "
-        "data_contracts.checking; sys.exit('great_expectations' in sys.modules or 'pandas' in sys.modules)"
+        "import sys; import fallow.flows.plan_retention, fallow.tasks.planning, fallow.tasks.applying, "
+        "fallow.cli.retention, fallow.data_contracts.checking; "
+        "sys.exit('great_expectations' in sys.modules or 'pandas' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-500:]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.data_contracts.compiler import tables
+from fallow.data_contracts.frames import primary_frames
+from fallow.providers.mongodb import _projected
 
-from data_contracts.compiler import tables
-from data_contracts.frames import primary_frames
-from fallow.provider import Provider, open_provider
-from fallow.record import _CONTENT, DECISION_FIELDS, PRIMARY_TYPES, display_text, read_record
-from providers.mongodb import _projected
+from fallow.model.record import _CONTENT, DECISION_FIELDS, PRIMARY_TYPES, display_text, read_record
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 from tests.providers.notion_world import NOW
 from tests.providers.test_mongodb import database, load_fixture  # noqa: F401
 from tests.providers.test_notion_fixture import store as notion_fixture  # noqa: F401

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from fallow.approval import load_plan
-from fallow.provider import open_provider
-from fallow.times import iso, wall_clock
+from fallow.model.times import iso, wall_clock
+from fallow.plans.storage import load_plan
+from fallow.port.registry import open_provider
 from tests.flows.driving import ASK, PLAN, create, hidden, plans_of, records, state_of
 from tests.prefect_server import REPOSITORY, PrefectServer, stop, wait_until
 

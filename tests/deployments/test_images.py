@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fallow.settings import SETTINGS
+from fallow.model.settings import SETTINGS
 from tests.conftest import REPOSITORY
 from tests.prefect_server import PrefectServer
 

@@ -77,7 +77,7 @@ def damaged(change: Any) -> dict[str, Any]:
     [
         (lambda d: d[0].update(concurency_limit={"limit": 1}), "unknown key concurency_limit"),
         (lambda d: d[0].pop("concurrency_limit"), "an approved run would be cancelled"),
-        (lambda d: d[0].update(entrypoint="flows.plan_retention:plan"), "does not resolve"),
+        (lambda d: d[0].update(entrypoint="fallow.flows.plan_retention:plan"), "does not resolve"),
         (lambda d: d[0].update(entrypoint="flows.plan:plan_retention"), "does not resolve"),
         (lambda d: d[0].update(parameters={"min_retentoin": 0.1}), "unknown parameter min_retentoin"),
         (lambda d: d[1].update(schedules=[{"cron": "0 3 * * *"}]), "its schedule misses the parameter plan_id"),

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from prefect.states import Completed, Pending, Running
 
-from fallow.approval import decide
-from fallow.provider import open_provider
-from fallow.settings import ApprovalConfig
-from fallow.times import iso, wall_clock
+from fallow.acting.deciding import decide
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import iso, wall_clock
+from fallow.port.registry import open_provider
 from tests.flows.driving import (
     APPLY,
     ASK,

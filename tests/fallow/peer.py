@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fallow.plan import RetentionPlan, Scope
-from fallow.planner import RetentionPlanner
-from fallow.provider import Provider
-from fallow.retention import make_plan
-from fallow.scoring import RetrievalScoring
-from fallow.settings import RetentionConfig
+from fallow.model.scope import Scope
+from fallow.model.scoring import RetrievalScoring
+from fallow.model.settings import RetentionConfig
+from fallow.plans.plan import RetentionPlan
+from fallow.port.protocol import Provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.planning import make_plan
 
 Key = tuple[str, str]
 Rows = Mapping[Key, Mapping[str, Any]]

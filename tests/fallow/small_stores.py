@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fallow.plan import RetentionPlan, Scope
-from fallow.planner import plan_scope
-from fallow.protection import ContractResult
-from fallow.provider import Provider, RecordKey, open_provider
-from fallow.retention import StoreView
-from fallow.settings import resolve
-from fallow.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.keys import RecordKey
+from fallow.model.scope import Scope
+from fallow.model.settings import resolve
+from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.plans.plan import RetentionPlan
+from fallow.port.gate import ContractResult
+from fallow.port.protocol import Provider
+from fallow.port.reading import StoreView
+from fallow.port.registry import open_provider
+from fallow.usecases.planner import plan_scope
 from tests.conftest import write_as_agent
 
 CONVERSATION = "conversation_memory"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fallow.provider import open_provider
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "agent-loop.md").read_text(encoding="utf-8")

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fallow.apply import ApplyReport, apply_plan
-from fallow.approval import decide, list_plans, load_plan, stored_plan
-from fallow.errors import (
+from fallow.acting.apply import ApplyReport, apply_plan
+from fallow.acting.deciding import decide
+from fallow.acting.restore import plan_keys, restore_records
+from fallow.model.errors import (
     ApprovalRefusedError,
     OtherStoreError,
     PlanAlteredError,
@@ -20,12 +21,14 @@ from fallow.errors import (
     PlanNotFoundError,
     PlanStateError,
 )
-from fallow.plan import RetentionPlan
-from fallow.planner import suppressed_records
-from fallow.provider import Outcome, Patch, Provider, RecordKey, open_provider
-from fallow.restore import plan_keys, restore_records
-from fallow.settings import ApprovalConfig
-from fallow.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
+from fallow.model.keys import RecordKey
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
+from fallow.plans.plan import RetentionPlan
+from fallow.plans.storage import list_plans, load_plan, stored_plan
+from fallow.port.protocol import Outcome, Patch, Provider
+from fallow.port.registry import open_provider
+from fallow.usecases.suppressed import suppressed_records
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, ids, key, planned, protected, record, store, tree
 
@@ -232,10 +235,10 @@ def test_an_apply_that_died_is_completed_by_running_it_again_trap_25(tmp_path: P
         plan = planned(provider)
         approve(provider, plan)
         small = Behind(provider, before={where: dies_after(after)})
-        import fallow.apply
+        import fallow.acting.apply
 
-        real = fallow.apply.chunks
-        monkeypatch.setattr(fallow.apply, "chunks", lambda items, size: real(items, 3))
+        real = fallow.acting.apply.chunks
+        monkeypatch.setattr(fallow.acting.apply, "chunks", lambda items, size: real(items, 3))
         with pytest.raises(Killed):
             apply_plan(small, plan.plan_id, now=NOW + 1)
         first = len(suppressed_records(provider))

@@ -13,15 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.apply import apply_plan
-from fallow.approval import decide, load_plan, sign_decision, stored_plan
-from fallow.certificate import certificate_csv, certificate_text, certify, leaf, merkle_root, verify
-from fallow.errors import FallowError, PlanStateError
-from fallow.provider import Provider, open_provider
-from fallow.restore import restore_records
-from fallow.settings import ApprovalConfig
-from fallow.signatures import add_operator, make_key, operators_text, public_text, revoke_operator
-from fallow.times import MICROSECONDS_PER_HOUR
+from fallow.acting.apply import apply_plan
+from fallow.acting.deciding import decide, sign_decision
+from fallow.acting.restore import restore_records
+from fallow.acting.signatures import add_operator, make_key, operators_text, public_text, revoke_operator
+from fallow.model.errors import FallowError, PlanStateError
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import MICROSECONDS_PER_HOUR
+from fallow.plans.storage import load_plan, stored_plan
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
+from fallow.usecases.certificate import certificate_csv, certificate_text, certify, leaf, merkle_root, verify
 from tests.fallow.small_stores import CONVERSATION, NOW, key, planned, record, store, tree
 
 HOUR = MICROSECONDS_PER_HOUR
@@ -103,7 +105,7 @@ def test_a_seal_says_who_issued_it_and_holds_to_nothing_else_10(tmp_path: Path) 
 
 def rehashed(certificate: dict[str, Any]) -> bytes:
     """A certificate whose own hash was made to fit again."""
-    from fallow.certificate import _digest
+    from fallow.usecases.certificate import _digest
 
     certificate["merkle_root"] = merkle_root(certificate["rows"])
     certificate["certificate_sha256"] = _digest(certificate)

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from fallow.apply import apply_plan
-from fallow.approval import decide, sign_decision
-from fallow.drift import find_drift
-from fallow.journal import change_id, event_id, forgotten_key
-from fallow.provider import Provider
-from fallow.restore import restore_records
-from fallow.settings import ApprovalConfig
-from fallow.signatures import add_operator, make_key, operators_text, public_text, revoke_operator
-from fallow.times import MICROSECONDS_PER_HOUR
+from fallow.acting.apply import apply_plan
+from fallow.acting.deciding import decide, sign_decision
+from fallow.acting.restore import restore_records
+from fallow.acting.signatures import add_operator, make_key, operators_text, public_text, revoke_operator
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import MICROSECONDS_PER_HOUR
+from fallow.plans.events import forgotten_key
+from fallow.port.journal import change_id, event_id
+from fallow.port.protocol import Provider
+from fallow.usecases.drift import find_drift
 from tests.fallow.small_stores import CONVERSATION, NOW, key, planned, record, store, tree
 
 HOUR = MICROSECONDS_PER_HOUR

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fallow.cli.app import run
-from fallow.effect import effect_lines, preview
+from fallow.usecases.effect import effect_lines, preview
 from tests.fallow.small_stores import ids, planned, record, store, tree
 
 SIZE = 24
@@ -152,7 +152,7 @@ def test_the_command_names_the_only_answer(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_plans_page_says_what_retrieval_loses_7_1(tmp_path: Path) -> None:
-    pages = pytest.importorskip("tasks.pages")
+    pages = pytest.importorskip("fallow.tasks.pages")
     rows = [
         record("question", days=1, importance=0.9, embedding=near(axis(0), 1)),
         record("answer", days=90, role="assistant", embedding=near(axis(0), 2)),

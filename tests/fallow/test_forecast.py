@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from fallow.data_contracts.checking import gate
 
-from data_contracts.checking import gate
 from fallow.cli.app import run
-from fallow.forecast import forecast
-from fallow.plan import Scope
-from fallow.retention import read_store
-from fallow.settings import resolve
+from fallow.model.scope import Scope
+from fallow.model.settings import resolve
+from fallow.port.reading import read_store
+from fallow.usecases.forecast import forecast
 from tests.fallow.small_stores import NOW, days_ago, planned, record, store, tree
 
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from fallow.apply import apply_plan
-from fallow.approval import decide, stored_plan
-from fallow.errors import HoldError, StoppedError, StoreUnreadableError
-from fallow.explain import explain_record
-from fallow.holds import HOLD, active_holds, list_holds, place_hold, release_hold
-from fallow.plan import RetentionPlan, Scope
-from fallow.planner import suppressed_records
-from fallow.provider import Provider, RecordKey
-from fallow.settings import ApprovalConfig, resolve, stop_value_says
-from fallow.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
+from fallow.acting.apply import apply_plan
+from fallow.acting.deciding import decide
+from fallow.acting.holds import HOLD, active_holds, list_holds, place_hold, release_hold
+from fallow.model.errors import HoldError, StoppedError, StoreUnreadableError
+from fallow.model.keys import RecordKey
+from fallow.model.scope import Scope
+from fallow.model.settings import ApprovalConfig, resolve, stop_value_says
+from fallow.model.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
+from fallow.plans.plan import RetentionPlan
+from fallow.plans.storage import stored_plan
+from fallow.port.protocol import Provider
+from fallow.usecases.explain import explain_record
+from fallow.usecases.suppressed import suppressed_records
 from tests.fallow.small_stores import CONVERSATION, NOW, ids, key, planned, protected, record, store, tree
 
 HOUR, DAY = MICROSECONDS_PER_HOUR, MICROSECONDS_PER_DAY

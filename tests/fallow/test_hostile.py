@@ -15,21 +15,22 @@ from typing import Any
 
 import mistune
 import pytest
+from fallow.tasks.pages import escaped, markdown_table
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from fallow.apply import apply_plan
-from fallow.approval import decide, stored_plan
+from fallow.acting.apply import apply_plan
+from fallow.acting.deciding import decide
+from fallow.acting.holds import place_hold
+from fallow.acting.restore import plan_keys, restore_records
 from fallow.cli.app import run
-from fallow.errors import FallowError
-from fallow.holds import place_hold
-from fallow.plan import Scope
-from fallow.planner import suppressed_records
-from fallow.provider import open_provider
-from fallow.record import PRIMARY_TYPES, basis, fingerprint, read_record
-from fallow.restore import plan_keys, restore_records
-from fallow.settings import ApprovalConfig
-from tasks.pages import escaped, markdown_table
+from fallow.model.errors import FallowError
+from fallow.model.record import PRIMARY_TYPES, basis, fingerprint, read_record
+from fallow.model.scope import Scope
+from fallow.model.settings import ApprovalConfig
+from fallow.plans.storage import stored_plan
+from fallow.port.registry import open_provider
+from fallow.usecases.suppressed import suppressed_records
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, planned, record, store, tree
 
@@ -180,7 +181,7 @@ def _one_of_them(provider: Any, names: list[str]) -> None:
     """Of many records with such ids exactly the one that is meant is held, left, suppressed."""
     plan = planned(provider)
     assert {entry.record_id for entry in plan.entries} == set(names)
-    from fallow.provider import RecordKey
+    from fallow.model.keys import RecordKey
 
     place_hold(provider, records=[RecordKey(CONVERSATION, '{"$ne": null}')], owner="Grace", reason="$where", now=NOW)
     for scope in (Scope(memory_ids=('{"$ne": null}',)), Scope(user_id="$gt"), Scope(agent_id="' OR 1=1 --")):
@@ -414,9 +415,9 @@ def test_no_secret_and_no_memory_text_is_in_anything_a_whole_run_says_14(
 def test_a_bug_s_own_words_are_not_shown_unless_they_are_asked_for_14(tmp_path: Path) -> None:
     """An error that nobody foresaw names its place, never its message: that could hold a text."""
     code = (
-        "import fallow.approval, fallow.cli.app as app\n"
+        "import fallow.plans.storage, fallow.cli.app as app\n"
         f"def broken(*a): raise RuntimeError({TEXT!r})\n"
-        "fallow.approval.list_plans = broken\n"
+        "fallow.plans.storage.list_plans = broken\n"
         f"raise SystemExit(app.run(['plans', '--store', {str(tmp_path)!r}]))"
     )
     (tmp_path / CONVERSATION).mkdir()

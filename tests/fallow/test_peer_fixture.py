@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from fallow.plan import Scope
-from fallow.planner import RetentionPlanner, suppressed_records
-from fallow.provider import open_provider
-from fallow.record import PRIMARY_TYPES
-from fallow.sample import sample_rows
-from fallow.scoring import RetrievalScoring
-from fallow.settings import RetentionConfig
-from fallow.times import parse_as_of, parse_time
+from fallow.model.record import PRIMARY_TYPES
+from fallow.model.scope import Scope
+from fallow.model.scoring import RetrievalScoring
+from fallow.model.settings import RetentionConfig
+from fallow.model.times import parse_as_of, parse_time
+from fallow.port.registry import open_provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.sample import sample_rows
+from fallow.usecases.suppressed import suppressed_records
 from tests.conftest import FIXTURE_NAIVE_TIMEZONE, write_as_agent
 from tests.fallow.peer import Rows, differences, raw_rows, score_differences
 

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fallow.approval import decide
-from fallow.errors import ApprovalRefusedError
-from fallow.plan import Scope
-from fallow.planner import RetentionPlanner
-from fallow.provider import open_provider
-from fallow.record import Record, frame_of, schema
-from fallow.retention import make_plan, score
-from fallow.settings import ApprovalConfig, RetentionConfig, resolve
-from fallow.times import MICROSECONDS_PER_DAY
+from fallow.acting.deciding import decide
+from fallow.judgement.score import score
+from fallow.model.errors import ApprovalRefusedError
+from fallow.model.record import Record, frame_of, schema
+from fallow.model.scope import Scope
+from fallow.model.settings import ApprovalConfig, RetentionConfig, resolve
+from fallow.model.times import MICROSECONDS_PER_DAY
+from fallow.port.registry import open_provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.planning import make_plan
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, ids, planned, protected, record, store, tree
 
@@ -120,8 +121,8 @@ def test_planning_24_times_gives_the_same_bytes_trap_16(tmp_path: Path) -> None:
 
 IN_ANOTHER_ZONE = """
 import json, sys
-from fallow.planner import RetentionPlanner
-from fallow.provider import open_provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.port.registry import open_provider
 provider = open_provider(sys.argv[1], json.loads(sys.argv[3]))
 plan = RetentionPlanner(provider, environ={}).plan(as_of=int(sys.argv[2]), now=int(sys.argv[2]))
 print(json.dumps([plan.plan_id, [e.record_id for e in plan.entries]]))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fallow.errors import SettingError
-from fallow.explain import days_until_eligible, explain_record
-from fallow.retention import policy_advice
-from fallow.settings import RetentionConfig, resolve
+from fallow.judgement.policy import policy_advice
+from fallow.model.errors import SettingError
+from fallow.model.settings import RetentionConfig, resolve
+from fallow.usecases.explain import days_until_eligible, explain_record
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import NOW, days_ago, ids, planned, protected, record, store
 

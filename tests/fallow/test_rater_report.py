@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fallow.cli.app import run
-from fallow.plan import Scope
-from fallow.rater_report import report_ratings
-from fallow.settings import resolve
+from fallow.model.scope import Scope
+from fallow.model.settings import resolve
+from fallow.usecases.rater_report import report_ratings
 from tests.fallow.small_stores import NOW, planned, record, store, tree
 
 TEXTS = [

@@ -2,7 +2,7 @@
 
 import json
 
-from fallow.record import frame_of, read_record
+from fallow.model.record import frame_of, read_record
 
 
 def test_lone_surrogates_in_text_do_not_break_frames():

@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.apply import apply_plan
-from fallow.errors import FallowError
-from fallow.provider import Outcome, Provider, RecordKey, open_provider
-from fallow.reflection import (
+from fallow.acting.apply import apply_plan
+from fallow.model.errors import FallowError
+from fallow.model.keys import RecordKey
+from fallow.model.times import MICROSECONDS_PER_DAY
+from fallow.port.protocol import Outcome, Provider
+from fallow.port.registry import open_provider
+from fallow.reflection.prompt import build_prompt, parse_reflection
+from fallow.reflection.reflecting import (
     Conversation,
     ReflectionConfig,
     ReflectionReport,
@@ -25,9 +29,7 @@ from fallow.reflection import (
     reflection_id,
     share_kept_by_reflections,
 )
-from fallow.reflection_prompt import build_prompt, parse_reflection
-from fallow.stored_reflections import covered_ids, read_reflections
-from fallow.times import MICROSECONDS_PER_DAY
+from fallow.reflection.stored import covered_ids, read_reflections
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, ids, planned, protected, record, store
 from tests.fallow.test_applying import Behind, Killed, approve, control, dies_after

@@ -10,11 +10,12 @@ from collections import Counter
 
 import pytest
 
-from fallow.errors import StoreUnwritableError
-from fallow.provider import Capabilities, Outcome, RecordKey
-from fallow.record import PRIMARY_TYPES, read_record
-from fallow.sample import EMBEDDING_LENGTH, embedding, sample_rows, write_sample_store
-from fallow.times import MICROSECONDS_PER_DAY, parse_as_of, parse_time
+from fallow.model.errors import StoreUnwritableError
+from fallow.model.keys import RecordKey
+from fallow.model.record import PRIMARY_TYPES, read_record
+from fallow.model.times import MICROSECONDS_PER_DAY, parse_as_of, parse_time
+from fallow.port.protocol import Capabilities, Outcome
+from fallow.usecases.sample import EMBEDDING_LENGTH, embedding, sample_rows, write_sample_store
 
 NOW = parse_as_of("2026-12-01T00:00:00Z")
 
@@ -29,7 +30,7 @@ def text(rows):
 
 def test_the_same_arguments_give_the_same_rows_in_another_process_and_zone():
     code = (
-        "import json, hashlib; from fallow.sample import sample_rows;"
+        "import json, hashlib; from fallow.usecases.sample import sample_rows;"
         f"print(json.dumps(sample_rows(now={NOW}, seed=3), sort_keys=True))"
     )
     environment = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "4711", "PYTHONPATH": "."}

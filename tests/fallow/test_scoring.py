@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.errors import SettingError
-from fallow.scoring import RetrievalScoring, score_candidates, scoring_for
-from fallow.settings import resolve
-from fallow.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
+from fallow.model.errors import SettingError
+from fallow.model.scoring import RetrievalScoring, scoring_for
+from fallow.model.settings import resolve
+from fallow.model.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
+from fallow.ranking.scoring import score_candidates
 
 NOW = parse_as_of("2026-12-01T00:00:00Z")
 
@@ -215,7 +216,7 @@ def test_a_bad_value_is_an_error_in_code_and_a_note_from_the_environment_2_1(bad
         RetrievalScoring(**bad)
     ((name, value),) = bad.items()
     if name != "normalize" and value is not True:
-        from fallow.scoring import SCORING_ENVIRONMENT
+        from fallow.model.scoring import SCORING_ENVIRONMENT
 
         resolved = resolve(environ={SCORING_ENVIRONMENT[name]: str(value)})
         assert resolved.scoring == RetrievalScoring()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.errors import SettingError
-from fallow.selection import dedupe_and_select, normalized_text
-from fallow.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
-from fallow.vectors import near_duplicates, read_vectors
+from fallow.model.errors import SettingError
+from fallow.model.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
+from fallow.ranking.selection import dedupe_and_select, normalized_text
+from fallow.ranking.vectors import near_duplicates, read_vectors
 
 NOW = parse_as_of("2026-12-01T00:00:00Z")
 

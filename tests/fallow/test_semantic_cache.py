@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fallow.provider import Provider, open_provider
-from fallow.semantic_cache import CachePolicy, cache_answer, normalized_query, purge_semantic_cache
-from fallow.times import MICROSECONDS_PER_HOUR
+from fallow.acting.purge import CachePolicy, cache_answer, normalized_query, purge_semantic_cache
+from fallow.model.times import MICROSECONDS_PER_HOUR
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, record, tree
 

@@ -14,15 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.apply import apply_plan
-from fallow.approval import Decision, decide, expire_plans, reopen, sign_decision, stored_plan
-from fallow.configured_files import read_register, registered_operators
-from fallow.errors import ApprovalRefusedError, OperatorError, SignatureRefusedError
-from fallow.plan import RetentionPlan
-from fallow.planner import suppressed_records
-from fallow.provider import Provider
-from fallow.settings import ApprovalConfig, resolve
-from fallow.signatures import (
+from fallow.acting.apply import apply_plan
+from fallow.acting.configured_files import read_register, registered_operators
+from fallow.acting.deciding import decide, sign_decision
+from fallow.acting.signatures import (
     FORM,
     Operator,
     Statement,
@@ -38,7 +33,14 @@ from fallow.signatures import (
     sign,
     verify_signature,
 )
-from fallow.times import MICROSECONDS_PER_HOUR, iso
+from fallow.model.errors import ApprovalRefusedError, OperatorError, SignatureRefusedError
+from fallow.model.settings import ApprovalConfig, resolve
+from fallow.model.times import MICROSECONDS_PER_HOUR, iso
+from fallow.plans.decision import Decision
+from fallow.plans.plan import RetentionPlan
+from fallow.plans.storage import expire_plans, reopen, stored_plan
+from fallow.port.protocol import Provider
+from fallow.usecases.suppressed import suppressed_records
 from tests.fallow.small_stores import NOW, planned, record, store, tree
 
 HOUR = MICROSECONDS_PER_HOUR

@@ -14,10 +14,10 @@ from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
 from prefect.states import Pending, Scheduled
 
-from fallow.approval import StoredPlan, list_plans
-from fallow.planner import suppressed_records
-from fallow.provider import open_provider
-from fallow.times import wall_clock
+from fallow.model.times import wall_clock
+from fallow.plans.storage import StoredPlan, list_plans
+from fallow.port.registry import open_provider
+from fallow.usecases.suppressed import suppressed_records
 
 PLAN = "plan-retention/nightly"
 APPLY = "apply-retention/apply"

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fallow.approval import conclude, decide, load_plan, stored_plan
+from fallow.acting.deciding import decide
 from fallow.cli.app import run
-from fallow.planner import suppressed_records
-from fallow.provider import open_provider
-from fallow.settings import ApprovalConfig
-from fallow.times import iso, wall_clock
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import iso, wall_clock
+from fallow.plans.storage import conclude, load_plan, stored_plan
+from fallow.port.registry import open_provider
+from fallow.usecases.suppressed import suppressed_records
 from tests.flows.driving import (
     APPLY,
     ASK,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.flows.backfill_importance import backfill_importance
+from fallow.tasks.rating import KEY_BLOCK
 from prefect.blocks.system import Secret
 
-from flows.backfill_importance import backfill_importance
-from tasks.rating import KEY_BLOCK
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, record
 from tests.model_server import ModelServer

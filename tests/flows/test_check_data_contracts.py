@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.flows.check_data_contracts import check_data_contracts
+from fallow.flows.plan_retention import plan_retention
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from fallow.approval import list_plans
-from fallow.provider import open_provider
-from fallow.times import wall_clock
-from flows.check_data_contracts import check_data_contracts
-from flows.plan_retention import plan_retention
+from fallow.model.times import wall_clock
+from fallow.plans.storage import list_plans
+from fallow.port.registry import open_provider
 from tests.cli.test_commands import document
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, record

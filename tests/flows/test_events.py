@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.flows.outcomes import counts_of, log_line
 
-from flows.outcomes import counts_of, log_line
 from tests.conftest import REPOSITORY
 
 
@@ -26,8 +26,8 @@ from tests.conftest import REPOSITORY
     ],
 )
 def test_a_log_line_is_one_line_of_pairs(value: Any, written: str) -> None:
-    line = log_line("fallow.plan.applied", {"value": value})
-    assert line == f"event=fallow.plan.applied value={written}"
+    line = log_line("fallow.plans.plan.applied", {"value": value})
+    assert line == f"event=fallow.plans.plan.applied value={written}"
     assert "\n" not in line
     if not isinstance(value, str) or "\n" not in value:
         pairs = dict(pair.split("=", 1) for pair in shlex.split(line))
@@ -55,11 +55,20 @@ def events_in(path: Path) -> set[str]:
 
 
 def test_every_event_stands_in_the_docs() -> None:
-    named = {"fallow.importance.rated", "fallow.cache.purged", "fallow.reflection.finished", "fallow.contracts.breach"}
+    named = {
+        "fallow.importance.rated",
+        "fallow.cache.purged",
+        "fallow.reflection.reflecting.finished",
+        "fallow.contracts.breach",
+    }
     written = set().union(
         *(events_in(path) for room in ("flows", "tasks") for path in (REPOSITORY / room).glob("*.py"))
     )
     assert named <= written
     page = (REPOSITORY / "docs" / "observability.md").read_text(encoding="utf-8")
-    for event in named | {"fallow.reflection.scheduled", "fallow.plan.awaiting-approval", "fallow.plan.applied"}:
+    for event in named | {
+        "fallow.reflection.reflecting.scheduled",
+        "fallow.plans.plan.awaiting-approval",
+        "fallow.plans.plan.applied",
+    }:
         assert event in page, event

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fallow.flows import fanning_out
+from fallow.flows.backfill_importance import backfill_importance
+from fallow.tasks.planning import make_plans
 
-from fallow.approval import list_plans
-from fallow.errors import SettingError
-from fallow.provider import open_provider
-from fallow.settings import DASK_ENV
-from fallow.times import iso, wall_clock
-from flows import fanning_out
-from flows.backfill_importance import backfill_importance
-from tasks.planning import make_plans
+from fallow.model.errors import SettingError
+from fallow.model.settings import DASK_ENV
+from fallow.model.times import iso, wall_clock
+from fallow.plans.storage import list_plans
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY
 from tests.flows.driving import ASK, PLAN, plans_of, start
 from tests.prefect_server import stop, wait_until

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fallow.approval import conclude, decide, load_plan, stored_plan
-from fallow.journal import SHARED
-from fallow.provider import open_provider
-from fallow.settings import ApprovalConfig
-from fallow.times import iso, wall_clock
+from fallow.acting.deciding import decide
+from fallow.model.settings import ApprovalConfig
+from fallow.model.times import iso, wall_clock
+from fallow.plans.storage import conclude, load_plan, stored_plan
+from fallow.port.journal import SHARED
+from fallow.port.registry import open_provider
 from tests.flows.driving import (
     APPLY,
     ASK,
@@ -289,14 +290,14 @@ def test_most_records_changed_meanwhile_is_stale_and_nothing_applied(prefect_api
 def test_records_that_the_store_refuses_end_partially_applied_and_apply_finishes_it(
     prefect_api, store, waiting, monkeypatch
 ):
-    from providers import filesystem
+    from fallow.providers import filesystem
 
     run_id, plan = waiting
     kind = next(value for value in vars(filesystem).values() if isinstance(value, type) and hasattr(value, "patch"))
     real, refused = kind.patch, []
 
     def patch(self, patches):
-        from fallow.provider import Outcome
+        from fallow.port.protocol import Outcome
 
         outcomes = real(self, patches[1:]) if len(patches) > 1 else []
         refused.append(patches[0].key.record_id)
@@ -338,7 +339,7 @@ def test_an_answer_about_another_plan_that_got_past_the_server_is_planchanged(pr
 
 def test_code_of_planning_changed_while_it_waited_the_stored_plan_is_applied(prefect_api, store, waiting, monkeypatch):
     """Measured elsewhere: a changed task ran again after the resume, and six were applied where five were shown."""
-    import flows.plan_retention as module
+    import fallow.flows.plan_retention as module
 
     run_id, plan = waiting
     monkeypatch.setattr(module, "make_plans", lambda *_, **__: pytest.fail("planned again after the resume"))
@@ -352,9 +353,8 @@ def test_code_of_planning_changed_while_it_waited_the_stored_plan_is_applied(pre
 def test_a_field_added_to_the_form_while_it_waited_asks_again_and_applies_nothing_unasked(
     prefect_api, store, waiting, monkeypatch
 ):
+    import fallow.tasks.form as form
     from pydantic import create_model
-
-    import tasks.form as form
 
     run_id, plan = waiting
     old = form.form_of
@@ -443,7 +443,7 @@ def test_expire_plans_wakes_the_run_of_a_plan_that_was_approved_elsewhere(prefec
 
 
 def test_a_run_without_a_deployment_says_so(prefect_api, store):
-    from flows.plan_retention import plan_retention
+    from fallow.flows.plan_retention import plan_retention
 
     state = plan_retention(store=str(store), **ASK, return_state=True)
     assert state.type.value == "FAILED"

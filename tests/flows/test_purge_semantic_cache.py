@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.flows.purge_semantic_cache import purge_semantic_cache
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from fallow.provider import open_provider
-from fallow.times import MICROSECONDS_PER_HOUR, wall_clock
-from flows.purge_semantic_cache import purge_semantic_cache
+from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 
 pytestmark = pytest.mark.server
@@ -65,6 +65,6 @@ def test_the_deployment_ships_paused_15() -> None:
     from tests.prefect_server import PREFECT_YAML
 
     deployments = yaml.safe_load(PREFECT_YAML.read_text())["deployments"]
-    (ours,) = [item for item in deployments if item["entrypoint"].startswith("flows.purge_semantic_cache:")]
+    (ours,) = [item for item in deployments if item["entrypoint"].startswith("fallow.flows.purge_semantic_cache:")]
     (schedule,) = ours["schedules"]
     assert (schedule["cron"], schedule["active"]) == ("15 * * * *", False)

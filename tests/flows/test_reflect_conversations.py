@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.flows.reflect_conversations import reflect_conversations
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from fallow.provider import open_provider
-from fallow.stored_reflections import read_reflections
-from flows.reflect_conversations import reflect_conversations
+from fallow.port.registry import open_provider
+from fallow.reflection.stored import read_reflections
 from tests.conftest import write_as_agent
 from tests.fallow.test_reflection import talk
 

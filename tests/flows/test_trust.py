@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fallow.approval import sign_decision
-from fallow.holds import list_holds, place_hold
-from fallow.provider import open_provider
-from fallow.signatures import add_operator, make_key, operators_text, public_text
-from fallow.times import iso, wall_clock
+from fallow.acting.deciding import sign_decision
+from fallow.acting.holds import list_holds, place_hold
+from fallow.acting.signatures import add_operator, make_key, operators_text, public_text
+from fallow.model.times import iso, wall_clock
+from fallow.port.registry import open_provider
 from tests.flows.driving import (
     APPLY,
     ASK,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fallow.apply import apply_plan
-from fallow.provider import open_provider
-from fallow.restore import plan_keys, restore_records
+from fallow.acting.apply import apply_plan
+from fallow.acting.restore import plan_keys, restore_records
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, planned, record
 from tests.fallow.test_applying import approve

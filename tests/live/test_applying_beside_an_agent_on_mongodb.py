@@ -10,10 +10,10 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from fallow.apply import apply_plan
+from fallow.acting.apply import apply_plan
+from fallow.acting.restore import plan_keys, restore_records
 from fallow.importance.backfill import backfill_importance
-from fallow.provider import open_provider
-from fallow.restore import plan_keys, restore_records
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY
 from tests.fallow.small_stores import CONVERSATION, NOW, planned, record
 from tests.fallow.test_applying import HOUR, approve

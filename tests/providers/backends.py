@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fallow.provider import Provider, Row
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Fault, Gap
-from providers.conformance.scratch import FilesystemBackend
-from providers.conformance.scratch_mongodb import MongoDBBackend
-from providers.conformance.scratch_oracle import OracleBackend, OracleStore
-from providers.notion_pages import page_properties
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import Fault, Gap
+from fallow.providers.conformance.scratch import FilesystemBackend
+from fallow.providers.conformance.scratch_mongodb import MongoDBBackend
+from fallow.providers.conformance.scratch_oracle import OracleBackend, OracleStore
+from fallow.providers.notion_pages import page_properties
+
+from fallow.model.keys import Row
+from fallow.port.protocol import Provider
 from tests.providers import notion_fake
 from tests.providers.notion_world import World, world
 

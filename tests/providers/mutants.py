@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from fallow.providers.conformance.gaps import GAPS
+from fallow.providers.conformance.kit import Gap
+from fallow.providers.conformance.scratch import FilesystemBackend, FilesystemStore
 
-from fallow.errors import FallowError
-from fallow.provider import MISSING, Batch, Outcome, Patch, Provider, RecordKey, Row, Unreadable
-from providers.conformance.gaps import GAPS
-from providers.conformance.kit import Gap
-from providers.conformance.scratch import FilesystemBackend, FilesystemStore
+from fallow.model.errors import FallowError
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.port.protocol import Batch, Outcome, Patch, Provider, Unreadable
 
 
 class Mutant:

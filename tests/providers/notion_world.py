@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fallow.times import parse_as_of
-from providers.notion import NotionProvider
-from providers.notion_calls import Clock
+from fallow.providers.notion import NotionProvider
+from fallow.providers.notion_calls import Clock
+
+from fallow.model.times import parse_as_of
 from tests.providers.notion_fake import TOKEN, FakeNotion, SteppingClock
 
 NOW = parse_as_of("2026-12-01T00:00:00Z")

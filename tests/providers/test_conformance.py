@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from fallow.providers.conformance import CHECKS, GAPS, run_check
 
-from providers.conformance import CHECKS, GAPS, run_check
 from tests.providers.backends import backend
 
 BACKENDS = ("filesystem", "notion", "mongodb", "oracle")

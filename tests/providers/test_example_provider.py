@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.conformance import CHECKS, run_check
+from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
 
-from fallow.provider import Provider, Row, open_provider
-from fallow.record import TYPE_ALIASES
-from fallow.times import iso, to_microseconds
-from providers.conformance import CHECKS, run_check
-from providers.conformance.kit import Fault, Gap, NotHeldError
+from fallow.model.keys import Row
+from fallow.model.record import TYPE_ALIASES
+from fallow.model.times import iso, to_microseconds
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY
 
 PROJECT = REPOSITORY / "tests" / "providers" / "example_provider"
@@ -173,7 +175,7 @@ def test_it_is_found_by_its_entry_point_and_planned_by_the_command_line(installe
 
 
 def test_a_scheme_that_nobody_registers_names_those_that_are(installed: Path) -> None:
-    from fallow.errors import ProviderMissingError
+    from fallow.model.errors import ProviderMissingError
 
     with pytest.raises(ProviderMissingError) as caught:
         open_provider("nosuch://x")

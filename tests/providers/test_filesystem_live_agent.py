@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from fallow.providers.filesystem import FilesystemProvider
 
-from fallow.provider import MISSING, Patch, RecordKey
-from providers.filesystem import FilesystemProvider
+from fallow.model.keys import MISSING, RecordKey
+from fallow.port.protocol import Patch
 
 TYPE = "conversation_memory"
 

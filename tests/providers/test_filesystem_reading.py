@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 import polars as pl
 import pytest
+from fallow.providers.filesystem import FilesystemProvider
 
-from fallow.errors import StoreNotFoundError, StoreUnreadableError
-from fallow.provider import CachePurging, Provider, Touching, Unreadable, open_provider
-from fallow.record import PLANNING_COLUMNS, PRIMARY_TYPES, frame_of, read_record, schema
-from fallow.times import parse_time, zone
-from providers.filesystem import FilesystemProvider
+from fallow.model.errors import StoreNotFoundError, StoreUnreadableError
+from fallow.model.record import PLANNING_COLUMNS, PRIMARY_TYPES, frame_of, read_record, schema
+from fallow.model.times import parse_time, zone
+from fallow.port.protocol import CachePurging, Provider, Touching, Unreadable
+from fallow.port.registry import open_provider
 
 UNSAFE_IDS = ["../../etc/x", "a/b", "a\\b", "é" * 150, "", ".hidden", "a\0b", "index", "..", "\ud800"]
 
@@ -216,7 +217,7 @@ def test_a_file_or_folder_that_cannot_be_read_fails_the_scan(public_folder, snap
 
 
 def test_a_file_that_vanishes_while_a_scan_runs_is_gone(tmp_path, monkeypatch):
-    from providers import filesystem_files
+    from fallow.providers import filesystem_files
 
     put(tmp_path, "summaries", "s1")
     put(tmp_path, "summaries", "s2")

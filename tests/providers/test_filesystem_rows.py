@@ -11,13 +11,8 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-
-from fallow.provider import MISSING
-from fallow.record import DECISION_FIELDS, PLANNING_COLUMNS, PRIMARY_TYPES, read_record, schema
-from providers import filesystem_scan
-from providers.filesystem_rows import (
+from fallow.providers import filesystem_scan
+from fallow.providers.filesystem_rows import (
     NotARowError,
     contradicts,
     decode_row,
@@ -26,7 +21,12 @@ from providers.filesystem_rows import (
     replace_fields,
     same_json,
 )
-from providers.filesystem_scan import LARGE_COLUMNS, SMALL_COLUMNS, Columns, RecordReader, read_vector
+from fallow.providers.filesystem_scan import LARGE_COLUMNS, SMALL_COLUMNS, Columns, RecordReader, read_vector
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fallow.model.keys import MISSING
+from fallow.model.record import DECISION_FIELDS, PLANNING_COLUMNS, PRIMARY_TYPES, read_record, schema
 
 ZONE = ZoneInfo("America/New_York")
 FIELDS = (

@@ -18,14 +18,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem import FilesystemProvider
+from fallow.providers.filesystem_index import index_item
 
-from fallow.errors import StoreBusyError, StoreUnwritableError
-from fallow.provider import MISSING, Outcome, Patch, RecordKey
-from fallow.record import PRIMARY_TYPES, requirements
-from fallow.times import parse_time
-from providers import filesystem_files as files
-from providers.filesystem import FilesystemProvider
-from providers.filesystem_index import index_item
+from fallow.model.errors import StoreBusyError, StoreUnwritableError
+from fallow.model.keys import MISSING, RecordKey
+from fallow.model.record import PRIMARY_TYPES, requirements
+from fallow.model.times import parse_time
+from fallow.port.protocol import Outcome, Patch
 from tests.providers.test_filesystem_reading import UNSAFE_IDS, public_folder, put, unprivileged
 
 __all__ = ["public_folder"]  # a fixture
@@ -346,9 +347,11 @@ def test_without_exchange_a_write_before_the_lock_is_seen(store, provider, monke
 
 KILLED = """
 import os, sys
-from fallow.provider import MISSING, Patch, RecordKey
-from providers import filesystem_files as files
-from providers.filesystem import FilesystemProvider
+from fallow.model.keys import MISSING
+from fallow.port.protocol import Patch
+from fallow.model.keys import RecordKey
+from fallow.providers import filesystem_files as files
+from fallow.providers.filesystem import FilesystemProvider
 root, step, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
 real = getattr(files, step)
 def counted(*args, **options):

@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fallow.providers.model_answers import AnswersOnDisk
+from fallow.providers.models import Clock, Endpoint, ModelClient, Pace
 
-from fallow.errors import (
+from fallow.importance.prompt import ANSWER_SCHEMA, build_prompt
+from fallow.model.errors import (
     FallowError,
     ModelAnswerError,
     ModelRefusedError,
@@ -16,9 +19,6 @@ from fallow.errors import (
     ModelUnavailableError,
     SettingError,
 )
-from fallow.importance.prompt import ANSWER_SCHEMA, build_prompt
-from providers.model_answers import AnswersOnDisk
-from providers.models import Clock, Endpoint, ModelClient, Pace
 from tests.model_server import ModelServer, Step
 
 SECRET = "sk-very-secret-key"

@@ -11,16 +11,18 @@ from typing import Any
 import bson.json_util
 import pytest
 from bson.objectid import ObjectId
+from fallow.providers.mongodb import MongoDBProvider
 from pymongo import MongoClient, monitoring
 
 from fallow.cli import main
-from fallow.errors import FallowError, StoreBusyError, StoreNotFoundError, UsageError
-from fallow.plan import Scope
-from fallow.planner import suppressed_records
-from fallow.provider import MISSING, Patch, RecordKey, open_provider
-from fallow.retention import read_store
-from fallow.times import iso, parse_as_of
-from providers.mongodb import MongoDBProvider
+from fallow.model.errors import FallowError, StoreBusyError, StoreNotFoundError, UsageError
+from fallow.model.keys import MISSING, RecordKey
+from fallow.model.scope import Scope
+from fallow.model.times import iso, parse_as_of
+from fallow.port.protocol import Patch
+from fallow.port.reading import read_store
+from fallow.port.registry import open_provider
+from fallow.usecases.suppressed import suppressed_records
 from tests.conftest import FIXTURE_NAIVE_TIMEZONE
 from tests.fallow.peer import Rows, differences, raw_rows
 from tests.fallow.small_stores import CONVERSATION, NOW, ids, planned, protected, record
@@ -128,7 +130,7 @@ def test_ids_of_every_kind_are_read_in_one_form_and_written_back_in_theirs_1_30(
 
 def test_times_of_every_kind_are_the_same_instant_trap_14(database: Any, address: str) -> None:
     instant = parse_as_of("2026-10-01T00:00:00Z")
-    from fallow.times import from_microseconds
+    from fallow.model.times import from_microseconds
 
     forms = [from_microseconds(instant), "2026-10-01T02:00:00+02:00", instant / 1e6, instant // 1000, iso(instant)]
     database[CONVERSATION].insert_many([record(f"r{n}", timestamp=form) for n, form in enumerate(forms)])

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 from pymongo import MongoClient
 
-from fallow.apply import ApplyReport, apply_plan
-from fallow.errors import FallowError
-from fallow.provider import open_provider
-from fallow.restore import plan_keys, restore_records
+from fallow.acting.apply import ApplyReport, apply_plan
+from fallow.acting.restore import plan_keys, restore_records
+from fallow.model.errors import FallowError
+from fallow.port.registry import open_provider
 from tests.fallow.small_stores import CONVERSATION, NOW, planned, record
 from tests.fallow.test_applying import approve
 from tests.servers.mongodb import with_database

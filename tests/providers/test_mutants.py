@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fallow.providers.conformance import CHECKS, run_check
 
-from providers.conformance import CHECKS, run_check
 from tests.providers.mutants import MUTANTS, Mutant, MutantBackend
 
 #: Mutant by mutant, a check that finds it.

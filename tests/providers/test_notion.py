@@ -10,34 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.notion import NotionProvider, estimate_requests, estimate_seconds
+from fallow.providers.notion_calls import Clock, SharedPace
+from fallow.providers.notion_pages import SEGMENT, page_properties, segments, units
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallow.errors import (
-    FallowError,
-    SettingError,
-    StoreNotFoundError,
-    StoreUnreadableError,
-    UsageError,
-)
-from fallow.provider import (
-    MISSING,
-    CachePurging,
-    Diagnosing,
-    Outcome,
-    Patch,
-    Provider,
-    RecordKey,
-    Snapshotting,
-    Touching,
-    Unreadable,
-    open_provider,
-)
-from fallow.record import PLANNING_COLUMNS, read_record
-from fallow.times import iso, parse_time
-from providers.notion import NotionProvider, estimate_requests, estimate_seconds
-from providers.notion_calls import Clock, SharedPace
-from providers.notion_pages import SEGMENT, page_properties, segments, units
+from fallow.model.errors import FallowError, SettingError, StoreNotFoundError, StoreUnreadableError, UsageError
+from fallow.model.keys import MISSING, RecordKey
+from fallow.model.record import PLANNING_COLUMNS, read_record
+from fallow.model.times import iso, parse_time
+from fallow.port.protocol import CachePurging, Diagnosing, Outcome, Patch, Provider, Snapshotting, Touching, Unreadable
+from fallow.port.registry import open_provider
 from tests.providers.notion_fake import TOKEN, Fault, rich
 from tests.providers.notion_world import NOW, World, message, world
 
@@ -708,7 +692,7 @@ def test_the_pace_is_kept_over_processes(tmp_path: Path) -> None:
     """No promise is lost when several processes take at once: the clock stands still, so each take adds its share."""
     path = tmp_path / "pace"
     program = (
-        "import sys; from pathlib import Path; from providers.notion_calls import Clock, SharedPace\n"
+        "import sys; from pathlib import Path; from fallow.providers.notion_calls import Clock, SharedPace\n"
         "pace = SharedPace(Path(sys.argv[1]), Clock(lambda: 1000.0, lambda seconds: None), per_second=300.0)\n"
         "print(flush=True); sys.stdin.read()\n"
         "for _ in range(3000): pace.take()\n"

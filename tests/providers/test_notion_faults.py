@@ -10,16 +10,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from fallow.providers.notion_calls import Clock
 
-from fallow.apply import apply_plan
-from fallow.errors import FallowError, StoreBusyError, StoreUnreadableError, StoreUnwritableError
-from fallow.history import fetch_keys
-from fallow.journal import CHANGE_PREFIX, content_of, event_id, forgotten_key
-from fallow.plan import RetentionPlan
-from fallow.planner import RetentionPlanner
-from fallow.provider import Patch, RecordKey
-from fallow.settings import RetentionConfig
-from providers.notion_calls import Clock
+from fallow.acting.apply import apply_plan
+from fallow.model.errors import FallowError, StoreBusyError, StoreUnreadableError, StoreUnwritableError
+from fallow.model.keys import RecordKey
+from fallow.model.settings import RetentionConfig
+from fallow.plans.events import forgotten_key
+from fallow.plans.plan import RetentionPlan
+from fallow.port.journal import CHANGE_PREFIX, content_of, event_id
+from fallow.port.protocol import Patch
+from fallow.port.reading import fetch_keys
+from fallow.usecases.planner import RetentionPlanner
 from tests.providers.notion_fake import Fault, rich
 from tests.providers.notion_world import NOW, World, message, world
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.notion import NotionProvider
+from fallow.providers.notion_calls import Clock
 
-from fallow.record import PLANNING_COLUMNS, PRIMARY_TYPES
-from fallow.times import parse_as_of
-from providers.notion import NotionProvider
-from providers.notion_calls import Clock
+from fallow.model.record import PLANNING_COLUMNS, PRIMARY_TYPES
+from fallow.model.times import parse_as_of
 from tests.conftest import FIXTURE_NAIVE_TIMEZONE
 from tests.fallow.peer import differences, raw_rows, score_differences
 from tests.providers.notion_fake import TOKEN, FakeNotion, SteppingClock

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.filesystem import FilesystemProvider
 
-from fallow.planner import RetentionPlanner
-from fallow.provider import Provider
-from fallow.sample import write_sample_store
-from fallow.settings import RetentionConfig
-from providers.filesystem import FilesystemProvider
+from fallow.model.settings import RetentionConfig
+from fallow.port.protocol import Provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.sample import write_sample_store
 from tests.providers.notion_world import NOW, world
 
 MINUTE = 60_000_000

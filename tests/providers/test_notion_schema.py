@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fallow.provider import Patch, RecordKey
+from fallow.model.keys import RecordKey
+from fallow.port.protocol import Patch
 from tests.providers.notion_world import NOW, World, message, world
 
 SCHEMA = "NOTION_CLIENT_SCHEMA"

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers import oracle_statements as sql
+from fallow.providers.conformance.scratch_oracle import OracleBackend, current_schema
+from fallow.providers.conformance.writing import SUPPRESSION
+from fallow.providers.oracle import OracleProvider
 
-from fallow.errors import (
+from fallow.model.errors import (
     FallowError,
     SettingError,
     StoreBusyError,
@@ -18,15 +22,14 @@ from fallow.errors import (
     StoreUnwritableError,
     UsageError,
 )
-from fallow.planner import RetentionPlanner, suppressed_records
-from fallow.provider import MISSING, Capabilities, Patch, Provider, RecordKey, Unreadable, open_provider
-from fallow.record import requirements
-from fallow.settings import RetentionConfig
-from fallow.times import parse_as_of
-from providers import oracle_statements as sql
-from providers.conformance.scratch_oracle import OracleBackend, current_schema
-from providers.conformance.writing import SUPPRESSION
-from providers.oracle import OracleProvider
+from fallow.model.keys import MISSING, RecordKey
+from fallow.model.record import requirements
+from fallow.model.settings import RetentionConfig
+from fallow.model.times import parse_as_of
+from fallow.port.protocol import Capabilities, Patch, Provider, Unreadable
+from fallow.port.registry import open_provider
+from fallow.usecases.planner import RetentionPlanner
+from fallow.usecases.suppressed import suppressed_records
 from tests.fallow.small_stores import CONVERSATION, NOW, ids, planned, protected, record
 from tests.providers.backends import StandinBackend, StandinStore
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers import oracle_statements as sql
+from fallow.providers.oracle import LOGICAL_IDS, OracleProvider
 
-from fallow.planner import suppressed_records
-from fallow.retention import read_store
-from fallow.times import parse_as_of
-from providers import oracle_statements as sql
-from providers.oracle import LOGICAL_IDS, OracleProvider
+from fallow.model.times import parse_as_of
+from fallow.port.reading import read_store
+from fallow.usecases.suppressed import suppressed_records
 from tests.fallow.peer import Rows, differences, raw_rows, score_differences
 
 PREFIX = "FIXTURE_"

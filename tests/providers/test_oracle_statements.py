@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import sqlglot
+from fallow.providers import oracle_statements as sql
 from sqlglot import exp
-
-from providers import oracle_statements as sql
 
 T = sql.table("MEMORIZZ", "conversation_memory")
 KINDS: dict[str, sql.Comparison] = {"importance": "value", "content": "clob", "user_id": "null", "metadata": "empty"}

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.filesystem import FilesystemProvider
 from pymongo import MongoClient
 
-from fallow.provider import Provider, Row, open_provider
-from fallow.times import MICROSECONDS_PER_DAY, iso
-from providers.filesystem import FilesystemProvider
+from fallow.model.keys import Row
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 from tests.providers.backends import backend
 from tests.providers.notion_world import NOW, world
 from tests.providers.test_notion_parity import life

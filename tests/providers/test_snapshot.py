@@ -11,12 +11,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from fallow.providers import filesystem_scan
+from fallow.providers.filesystem import FilesystemProvider
+from fallow.providers.snapshot import Snapshot, cache_folder
 
-from fallow.provider import Patch, RecordKey
-from fallow.record import PLANNING_COLUMNS
-from providers import filesystem_scan
-from providers.filesystem import FilesystemProvider
-from providers.snapshot import Snapshot, cache_folder
+from fallow.model.keys import RecordKey
+from fallow.model.record import PLANNING_COLUMNS
+from fallow.port.protocol import Patch
 
 
 def settle(root: Path) -> None:
@@ -185,7 +186,7 @@ def test_another_version_is_built_anew(store, cache, reads, monkeypatch):
     """A later fallow may read the same file differently."""
     scan(store, cache)
     reads.take()
-    monkeypatch.setattr("providers.snapshot._version", lambda: "later")
+    monkeypatch.setattr("fallow.providers.snapshot._version", lambda: "later")
     scan(store, cache)
     assert len(reads.take()) == 21
     monkeypatch.undo()
@@ -253,7 +254,7 @@ def test_where_it_goes(monkeypatch, tmp_path):
 def test_two_planners_at_once(store, cache):
     """Each leaves a whole snapshot or none, and both read the same."""
     script = (
-        "import sys; from pathlib import Path; from providers.filesystem import FilesystemProvider as F\n"
+        "import sys; from pathlib import Path; from fallow.providers.filesystem import FilesystemProvider as F\n"
         "for _ in range(15):\n"
         "    p = F(sys.argv[1], snapshot=True, cache_dir=Path(sys.argv[2]))\n"
         "    n = sum(b.frame.height for b in p.scan('summaries', ['record_id', 'access_count']))\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from fallow.providers.conformance import CHECKS, GAPS
 
-from providers.conformance import CHECKS, GAPS
 from tests.conftest import REPOSITORY
 from tests.providers.backends import backend
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from fallow.provider import open_provider
-from fallow.reinforcement import touch_many
-from fallow.times import parse_as_of
+from fallow.acting.touch import touch_many
+from fallow.model.times import parse_as_of
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, record
 from tests.servers.mongodb import with_database
 
 PROCESS = """
 import sys
-from fallow.provider import open_provider
-from fallow.reinforcement import touch_many
+from fallow.port.registry import open_provider
+from fallow.acting.touch import touch_many
 with open_provider(sys.argv[1]) as provider:
     print("ready", flush=True)
     for turn in range(int(sys.argv[2])):

@@ -5,14 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-
-from fallow.errors import SettingError, StoreBusyError, StoreUnreadableError
-from fallow.plan import Scope
-from fallow.planner import plan_scope
-from fallow.provider import open_provider
-from fallow.settings import resolve
-from fallow.times import parse_as_of
-from tasks.pages import (
+from fallow.tasks.pages import (
     MAX_ROWS,
     distribution_picture,
     escaped,
@@ -21,7 +14,14 @@ from tasks.pages import (
     plan_rows,
     report_page,
 )
-from tasks.reading import MAX_EXCERPT, excerpts
+from fallow.tasks.reading import MAX_EXCERPT, excerpts
+
+from fallow.model.errors import SettingError, StoreBusyError, StoreUnreadableError
+from fallow.model.scope import Scope
+from fallow.model.settings import resolve
+from fallow.model.times import parse_as_of
+from fallow.port.registry import open_provider
+from fallow.usecases.planner import plan_scope
 from tests.conftest import SAMPLE_NOW, write_as_agent
 
 NOW = parse_as_of(SAMPLE_NOW)
@@ -138,9 +138,8 @@ def test_a_report_names_what_was_skipped_and_failed():
 
 
 def test_only_a_fault_that_may_pass_is_tried_again():
+    from fallow.tasks.steps import may_pass
     from prefect.states import Failed
-
-    from tasks.steps import may_pass
 
     assert may_pass(None, None, Failed(data=StoreBusyError("locked")))
     assert not may_pass(None, None, Failed(data=StoreUnreadableError("torn")))
@@ -148,7 +147,7 @@ def test_only_a_fault_that_may_pass_is_tried_again():
 
 
 def test_a_run_names_its_store_without_its_password(monkeypatch):
-    from tasks.steps import address_of, stores_named
+    from fallow.tasks.steps import address_of, stores_named
 
     address = "mongodb://reader:secret@db.example/memorizz"
     monkeypatch.setenv("FALLOW_STORES", f"{address} /srv/agents")

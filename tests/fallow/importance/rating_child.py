@@ -6,11 +6,12 @@ import json
 import sys
 from pathlib import Path
 
+from fallow.providers.model_answers import AnswersOnDisk
+from fallow.providers.models import Endpoint, ModelClient
+
 from fallow.importance.rating_run import RunOptions, rate_by_model
-from fallow.provider import open_provider
-from fallow.times import wall_clock
-from providers.model_answers import AnswersOnDisk
-from providers.models import Endpoint, ModelClient
+from fallow.model.times import wall_clock
+from fallow.port.registry import open_provider
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fallow.importance.backfill import backfill_importance, rarity_of
-from fallow.plan import Scope
-from fallow.record import PRIMARY_TYPES
+from fallow.model.record import PRIMARY_TYPES
+from fallow.model.scope import Scope
 from tests.fallow.small_stores import CONVERSATION, NOW, record, store, tree
 from tests.fallow.test_applying import Behind, Killed, control, dies_after, edit, read
 

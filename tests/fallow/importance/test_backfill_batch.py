@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.model_answers import AnswersOnDisk
 
-from fallow.errors import ModelUnavailableError
 from fallow.importance.running import BatchBackfill, run_backfill, run_batch_backfill
-from fallow.provider import open_provider
-from fallow.settings import resolve
-from providers.model_answers import AnswersOnDisk
+from fallow.model.errors import ModelUnavailableError
+from fallow.model.settings import resolve
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, record
 from tests.model_server import ModelServer, Row, Step, rating_of

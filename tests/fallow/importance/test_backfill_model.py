@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fallow.providers.model_answers import AnswersOnDisk
+from fallow.providers.models import Endpoint, ModelClient
 
 from fallow.importance.budget import Budget, Price
 from fallow.importance.rating_run import ModelReport, RunOptions, estimate_run, rate_by_model
-from fallow.journal import content_of
-from fallow.plan import Scope
-from fallow.provider import Provider, open_provider
-from providers.model_answers import AnswersOnDisk
-from providers.models import Endpoint, ModelClient
+from fallow.model.scope import Scope
+from fallow.port.journal import content_of
+from fallow.port.protocol import Provider
+from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, record
 from tests.model_server import ModelServer, Row, Step, rating_of, rows_of, well

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallow.errors import SettingError
 from fallow.importance.budget import Budget, Ledger, Price, Usage, price_of
+from fallow.model.errors import SettingError
 
 
 def test_calls_tokens_and_money_each_stop_a_run() -> None:

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 
 import pytest
+from fallow.providers.models import Endpoint, ModelClient
 
 from fallow.importance.rating_run import RunOptions, rate_by_model
-from fallow.provider import open_provider
-from providers.models import Endpoint, ModelClient
+from fallow.port.registry import open_provider
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, record
 

@@ -17,10 +17,11 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from fallow.errors import StoreBusyError, StoreNotFoundError, StoreUnreadableError, StoreUnwritableError
-from fallow.provider import MISSING, Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import TYPE_ALIASES, canonical_id, frame_of, is_unicode, read_record
-from fallow.times import zone
+from fallow.model.errors import StoreBusyError, StoreNotFoundError, StoreUnreadableError, StoreUnwritableError
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import TYPE_ALIASES, canonical_id, frame_of, is_unicode, read_record
+from fallow.model.times import zone
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 BATCH = 1000
 TABLES = """
@@ -32,7 +33,7 @@ create table if not exists records (
 
 
 class SQLiteProvider:
-    """One open store (:class:`fallow.provider.Provider`)."""
+    """One open store (:class:`fallow.port.protocol.Provider`)."""
 
     capabilities = Capabilities(kind="sqlite", batch_size=BATCH)
 

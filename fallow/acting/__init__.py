@@ -1,0 +1,1 @@
+"""What writes: decide, apply, restore, touch, purge, hold, sign (SPEC §7-§11)."""

@@ -1,0 +1,1 @@
+"""Tier 0: ranking decay and selection (SPEC §2)."""

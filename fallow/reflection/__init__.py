@@ -1,0 +1,1 @@
+"""Summaries of conversations in which enough has happened (SPEC §5)."""

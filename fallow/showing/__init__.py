@@ -1,0 +1,1 @@
+"""Results as words, tables, plots and Markdown: it decides nothing."""

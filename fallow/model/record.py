@@ -55,6 +55,8 @@ CITING_FIELDS: Final = (
     "linked_source_ids",
     "duplicate_of",
 )
+#: Of these, the fields that name what a record takes the place of.
+SUPERSEDING_FIELDS: Final = ("supersedes", "supersedes_id")
 _SUPPRESSION: Final = (
     "suppressed_by",
     "suppressed_at",
@@ -398,10 +400,20 @@ def _tagged(word: str, *holders: Mapping[str, Any]) -> bool:
     return False
 
 
-def _read_citations(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
+def read_superseded(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ids of the records that this one takes the place of, by its fields alone, sorted (SPEC §6.3).
+
+    Args:
+        record_id: the record's own, which it never supersedes.
+        holders: the row, and its ``metadata``.
+    """
+    return _read_ids(SUPERSEDING_FIELDS, record_id, *holders)
+
+
+def _read_ids(fields: Sequence[str], record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
     cited: set[str] = set()
     for holder in holders:
-        for name in CITING_FIELDS:
+        for name in fields:
             value = holder.get(name)
             if isinstance(value, str) and value.lstrip().startswith("["):
                 try:
@@ -472,7 +484,7 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
         suppressed_by=_text_or_none(row.get("suppressed_by")),
         unsuppressed_at=parse_time(row.get("unsuppressed_at")),
         summary_id=_read_text_field(row, ("summary_id",), "summary_id", breaches),
-        citations=_read_citations(record_id, row, metadata),
+        citations=_read_ids(CITING_FIELDS, record_id, row, metadata),
         role=_text_or_none(row.get("role")),
         text=read_text(row),
         breaches=tuple(dict.fromkeys(breaches)),

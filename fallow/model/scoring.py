@@ -11,6 +11,7 @@ from fallow.model.errors import SettingError
 from fallow.model.record import read_number
 
 Anchor = Literal["last_accessed", "created"]
+Superseded = Literal["as_scored", "behind"]
 
 
 #: The environment variable of each field of :class:`RetrievalScoring` (SPEC §2.4).
@@ -22,9 +23,11 @@ SCORING_ENVIRONMENT: Final[Mapping[str, str]] = {
     "alpha_relevance": "MEMORIZZ_ALPHA_RELEVANCE",
     "normalize": "MEMORIZZ_SCORE_NORMALIZE",
     "default_importance": "MEMORIZZ_DEFAULT_IMPORTANCE",
+    "superseded": "FALLOW_SCORE_SUPERSEDED",
 }
 
 _ANCHORS: Final = ("last_accessed", "created")
+_SUPERSEDED: Final = ("as_scored", "behind")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 
@@ -33,6 +36,8 @@ def _fault(name: str, value: Any) -> str | None:
     """What is wrong with a field's value, as the end of a sentence; None where it can be used."""
     if name == "recency_anchor":
         return None if value in _ANCHORS else "must be last_accessed or created"
+    if name == "superseded":
+        return None if value in _SUPERSEDED else "must be as_scored or behind"
     if name == "normalize":
         return None if isinstance(value, bool) else "must be true or false"
     if isinstance(value, bool) or not isinstance(value, int | float) or read_number(value) is None:
@@ -56,6 +61,8 @@ class RetrievalScoring:
         alpha_relevance: weight of the likeness to the query.
         normalize: min-max each term over the candidates before weighing.
         default_importance: what an unrated memory counts as, in 0..1; never stored.
+        superseded: ``behind``: a row never stands before one that supersedes it, and has no higher score; of a
+            candidate's successors only those among the candidates count. ``as_scored``: fields do not matter.
 
     Raises:
         SettingError: a value is outside its range or not of its kind.
@@ -68,6 +75,7 @@ class RetrievalScoring:
     alpha_relevance: float = 1.0
     normalize: bool = True
     default_importance: float = 0.5
+    superseded: Superseded = "as_scored"
 
     def __post_init__(self) -> None:
         for name in SCORING_ENVIRONMENT:
@@ -97,7 +105,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in fi
 
 def _coerced(name: str, value: Any) -> Any:
     """A setting as text or JSON gives it, in the type that the field wants; unusable values come back unchanged."""
-    if name == "recency_anchor":
+    if name in {"recency_anchor", "superseded"}:
         return value.strip().lower() if isinstance(value, str) else value
     if name == "normalize":
         word = str(value).strip().lower() if isinstance(value, str | int) else ""

@@ -474,6 +474,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "scoring.normalize": Setting(
         parse_flag, True, "MEMORIZZ_SCORE_NORMALIZE", ("scoring", "normalize"), "min-max over the candidates"
     ),
+    "scoring.superseded": Setting(
+        _choice("as_scored", "behind"),
+        "as_scored",
+        "FALLOW_SCORE_SUPERSEDED",
+        ("scoring", "superseded"),
+        "behind: a row never stands before one that supersedes it",
+    ),
     "scoring.default_importance": Setting(
         _number(0, 1), 0.5, "MEMORIZZ_DEFAULT_IMPORTANCE", ("scoring", "default_importance"), "where none is stored"
     ),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fallow.model.record import RankingSignals, canonical_id, read_number, read_ranking_signals
 from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
+from fallow.ranking.superseded import Outdated
 from fallow.ranking.vectors import cosines, length_of, read_vector, read_vectors
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ def score_candidates(
     items = read_candidates(candidates)
     attach_relevance(items, query_embedding)
     score_in_place(items, chosen, wall_clock() if now is None else now)
+    if chosen.superseded == "behind":
+        Outdated(items).reorder(items)
     items.sort(key=tie_break)
     items.sort(key=lambda item: -item.score)
     return [{**item.row, "source": item.source, "scoring": item.scoring} for item in items]

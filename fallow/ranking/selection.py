@@ -10,6 +10,7 @@ from fallow.model.record import canonical_id, display_text, read_mapping, read_n
 from fallow.model.scoring import RetrievalScoring
 from fallow.model.times import wall_clock
 from fallow.ranking.scoring import Candidate, attach_relevance, read_candidates, score_in_place, tie_break
+from fallow.ranking.superseded import Outdated
 from fallow.ranking.vectors import cosines, near_duplicates
 
 if TYPE_CHECKING:
@@ -97,10 +98,12 @@ def dedupe_and_select(
         else:
             texts[item.position] = text
             visible.append(item)
-    # The order of preference among repeats: the better provider score, then the source's id, then the id.
+    outdated = Outdated(visible if chosen_scoring.superseded == "behind" else ())
+    # The order of preference among repeats: the successor, the better provider score, the source's id, the id.
     visible.sort(key=lambda item: (_source_id(item), *tie_break(item)))
     if any(item.provider_score is not None for item in visible):
         visible.sort(key=lambda item: -(item.provider_score if item.provider_score is not None else float("-inf")))
+    visible.sort(key=outdated.generation)
     history = (history_texts,) if isinstance(history_texts, str) else history_texts
     said = {normalized_text(text) for text in history if isinstance(text, str)}
     first: dict[str, Candidate] = {}
@@ -108,6 +111,7 @@ def dedupe_and_select(
         text = normalized_text(texts[item.position])
         if text in first:
             drop(item, "exact duplicate", of=first[text].record_id)
+            outdated.dropped_for(item, first[text])
         else:
             first[text] = item
             if text in said or (said and normalized_text(texts[item.position][:max_chars_per_item]) in said):
@@ -122,16 +126,20 @@ def dedupe_and_select(
         else:
             other, cosine = repeat
             drop(distinct[position], "near duplicate", of=distinct[where[other]].record_id, cosine=round(cosine, 6))
+            outdated.dropped_for(distinct[position], distinct[where[other]])
     kept = [item for item in distinct if item.position not in entries]
     score_in_place(kept, chosen_scoring, now)
+    outdated.reorder(kept)
     if dedupe_parent_sources:
         kept = _one_a_source(kept, drop)
     if rerank is not None and kept:
         _rerank(kept, rerank)
+        outdated.reorder(kept)
     selected = _select(
         kept,
         matrix,
         rows,
+        outdated.among(kept),
         mmr_lambda,
         max_items,
         max_total_chars,
@@ -213,13 +221,17 @@ def _select(
     kept: list[Candidate],
     matrix: Vectors,
     rows: Mapping[int, int],
+    waits_for: Mapping[int, set[int]],
     weight: float,
     max_items: int,
     budget: int | None,
     lengths: Mapping[int, int],
     drop: Callable[..., None],
 ) -> list[Candidate]:
-    """Maximal marginal relevance, one at a time; only the newest choice is compared with the rest."""
+    """Maximal marginal relevance, one at a time; only the newest choice is compared with the rest.
+
+    ``waits_for``: by position, what must have been chosen before.
+    """
     import numpy as np
 
     kept.sort(key=tie_break)
@@ -228,7 +240,9 @@ def _select(
     with_row = row_of >= 0
     vectors = matrix[row_of[with_row]]
     likeness = np.zeros(len(kept))
+    waiting = {index: set(waits_for[item.position]) for index, item in enumerate(kept) if item.position in waits_for}
     open_ = np.ones(len(kept), dtype=bool)
+    open_[list(waiting)] = False
     selected: list[Candidate] = []
     left = budget
     while len(selected) < max_items and open_.any():
@@ -243,10 +257,17 @@ def _select(
                 continue
             left -= length
         selected.append(item)
+        for index in [index for index, others in waiting.items() if item.position in others]:
+            waiting[index].discard(item.position)
+            if not waiting[index]:
+                open_[index] = True
+                del waiting[index]
         if with_row[best] and len(selected) < max_items:
             likeness[with_row] = np.maximum(likeness[with_row], cosines(vectors, matrix[row_of[best]]))
     worth = weight * scores - (1 - weight) * likeness
     rest = np.nonzero(open_)[0]
     for rank, index in enumerate(rest[np.argsort(-worth[rest], kind="stable")].tolist(), len(selected) + 1):
         drop(kept[index], "not selected", rank=rank)
+    for index in waiting:
+        drop(kept[index], "superseded")
     return selected

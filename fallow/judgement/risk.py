@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.int64]
 
+#: How far the nearest memory may fall, of the way from the nearest to the median, before a probe loses.
+DROP: Final = 0.1
 #: The prefix length of a probe that no prefix costs anything.
 NEVER: Final = int(np.iinfo(np.int64).max)
 #: Bits of a unit vector's numbers on the whole-number grid: a product of two stays below 2^53.

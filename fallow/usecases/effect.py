@@ -13,30 +13,35 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from fallow.judgement.risk import DROP, near_enough
 from fallow.model.keys import RecordKey
-from fallow.model.record import PRIMARY_TYPES
 from fallow.plans.plan import RetentionPlan
 from fallow.port.protocol import Provider
-from fallow.ranking.vectors import read_vector
+from fallow.usecases.probing import (
+    CACHE,
+    Memories,
+    Probe,
+    cached_queries,
+    pools,
+    probe_of,
+    read_memories,
+    users_turns,
+)
 
 if TYPE_CHECKING:
     import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
 
 
-CONVERSATION: Final = "conversation_memory"
 SUMMARIES: Final = "summaries"
-CACHE: Final = "semantic_cache"
 #: A copy of a planned record is at least this near to it by cosine (SPEC §2.2's near duplicates).
 ALIKE: Final = 0.95
 #: A planned text shorter than this is in many summaries by accident, and quotes nothing.
 _QUOTED_FROM: Final = 20
-#: Probes answered at once, and rows that stand for all in a probe's median.
+#: Probes answered at once.
 _AT_ONCE: Final = 32
-_SAMPLE: Final = 2048
 #: Cached queries that are looked through for probes.
 _CACHED: Final = 2000
 _COLUMNS: Final = ("record_id", "agent_id", "memory_id", "created_at", "retention_state", "role", "citations", "text")
@@ -46,7 +51,7 @@ _COLUMNS: Final = ("record_id", "agent_id", "memory_id", "created_at", "retentio
 class Loss:
     """A planned record, and the probes that would be answered differently without it.
 
-    ``only_answer_of`` names the probes that are left with nothing when it is hidden.
+    ``only_answer_of`` names the probes that lose their answer when it is hidden with the others of the plan.
     """
 
     key: RecordKey
@@ -77,7 +82,7 @@ class Effect:
         places_changed: share of the probes' first k places that another record takes, 0..1.
         probes_changed: probes with at least one such place.
         losses: planned records that answer a probe now, those that change most first.
-        nothing_left: probes with an answer now and none afterwards.
+        nothing_left: probes that lose their answer (SPEC §6.11).
         comes_back: planned records whose content stays.
         notes: why something could not be said.
     """
@@ -132,25 +137,14 @@ class Effect:
         }
 
 
-@dataclass(slots=True)
-class _Memories:
-    """Visible records in one order, with the rows of the matrix that hold their unit vectors (-1: none)."""
-
-    keys: list[RecordKey]
-    frame: pl.DataFrame
-    matrix: Vectors
-    row: NDArray[np.intp]
-    unread: int
-
-
 def preview(
     provider: Provider, plan: RetentionPlan, *, probes: int = 200, k: int = 10, max_records: int = 200_000
 ) -> Effect:
     """Answers the store's own questions with and without a plan's records.
 
-    A record answers a probe when its cosine is at least half way from the probe's median cosine to 1: what counts
-    as near differs between embedding models. A turn or summary does not answer itself, and an agent's probe finds
-    its own and unowned records.
+    A probe loses its answer by the rule of the risk budget (SPEC §6.11): when the nearest record left is farther
+    than the nearest now by more than a tenth (``risk.drop``) of the way from the nearest to the median. A turn or
+    summary does not answer itself, and an agent's probe finds its own and unowned records.
 
     Args:
         probes: how many questions at most; shared between users' turns, cached queries and summaries.
@@ -164,7 +158,8 @@ def preview(
     if not plan.entries:
         return effect
     planned = {entry.key for entry in plan.entries}
-    memories = _read(provider, planned, max_records)
+    memories = read_memories(provider, _COLUMNS, planned=planned, max_records=max_records)
+    memories.matrix = _units(memories.matrix)
     has = memories.row >= 0
     hidden = [key in planned for key in memories.keys]
     effect.visible, effect.unread = len(memories.keys), memories.unread
@@ -177,145 +172,63 @@ def preview(
     _comes_back(effect, memories, hidden)
     asked = _probes(provider, memories, probes, effect)
     if asked:
-        _answer(effect, memories, hidden, asked)
+        _answer(effect, memories, hidden, asked, float(plan.policy("risk.drop", DROP)))
     else:
         effect.notes.append("no user's turn, cached query or summary has an embedding: nothing could be asked")
     return effect
 
 
-def _read(provider: Provider, planned: set[RecordKey], max_records: int) -> _Memories:
-    import numpy as np
-    import polars as pl
+def _probes(provider: Provider, memories: Memories, number: int, effect: Effect) -> list[Probe]:
+    created = memories.frame.get_column("created_at").fill_null(0).to_list()
+    agents = memories.frame.get_column("agent_id").to_list()
+    index_of = memories.index_of_rows()
 
-    keys: list[RecordKey] = []
-    frames: list[pl.DataFrame] = []
-    blocks: list[tuple[int, Vectors, list[int]]] = []
-    unread = room = 0
-    for memory_type in PRIMARY_TYPES:
-        wanted = [key.record_id for key in planned if key.memory_type == memory_type]
-        for batch in provider.scan(memory_type, (*_COLUMNS, "embedding")):
-            frame = batch.frame.filter(pl.col("retention_state") != "suppressed")
-            is_planned = pl.col("record_id").is_in(wanted)
-            others = frame.filter(~is_planned).height
-            if room + others > max_records:
-                keep = max(0, max_records - room)
-                unread += others - keep
-                frame = pl.concat([frame.filter(is_planned), frame.filter(~is_planned).head(keep)])
-                others = keep
-            room += others
-            start = len(keys)
-            keys.extend(RecordKey(memory_type, name) for name in frame.get_column("record_id").to_list())
-            sizes = frame.get_column("embedding").list.len().fill_null(0)
-            for size in sizes.unique().to_list():
-                if size:
-                    rows = np.flatnonzero((sizes == size).to_numpy())
-                    flat = frame.get_column("embedding").gather(rows).explode().to_numpy()
-                    vectors = np.asarray(flat, dtype=np.float32).reshape(len(rows), size)
-                    blocks.append((size, vectors, (rows + start).tolist()))
-            frames.append(frame.select(_COLUMNS))
-    row = np.full(len(keys), -1, dtype=np.intp)
-    lengths = Counter[int]()
-    for size, vectors, _ in blocks:
-        lengths[size] += len(vectors)
-    length = min(lengths, key=lambda size: (-lengths[size], size), default=0)
-    kept: list[Vectors] = []
-    filled = 0
-    for size, vectors, where in blocks:
-        if size != length:
-            continue
-        norms = np.linalg.norm(vectors, axis=1)
-        usable = np.isfinite(norms) & (norms > 0)
-        kept.append(vectors[usable] / norms[usable, None])
-        row[np.array(where)[usable]] = np.arange(filled, filled + int(usable.sum()))
-        filled += int(usable.sum())
-    matrix = np.concatenate(kept) if kept else np.zeros((0, length), dtype=np.float32)
-    frame = pl.concat(frames) if frames else _no_records()
-    return _Memories(keys, frame, matrix, row, unread)
+    def newest_first(group: list[Probe]) -> list[Probe]:
+        at = {probe.name: int(index_of[probe.own]) for probe in group}
+        return sorted(group, key=lambda probe: (-created[at[probe.name]], memories.keys[at[probe.name]]))
 
-
-def _no_records() -> pl.DataFrame:
-    """A frame of no records, with the columns that a preview reads."""
-    import polars as pl
-
-    from fallow.model.record import schema
-
-    return pl.DataFrame(schema={name: schema()[name] for name in _COLUMNS})
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    name: str
-    agent_id: str | None
-    own: int
-    vector: Vectors
-
-
-def _probes(provider: Provider, memories: _Memories, number: int, effect: Effect) -> list[_Probe]:
-    import numpy as np
-
-    frame = memories.frame
-    created = frame.get_column("created_at").fill_null(0).to_list()
-    roles, agents = frame.get_column("role").to_list(), frame.get_column("agent_id").to_list()
-    turns: list[int] = []
-    summaries: list[int] = []
-    for index, (key, row) in enumerate(zip(memories.keys, memories.row.tolist(), strict=True)):
-        if row < 0:
-            continue
-        if key.memory_type == CONVERSATION and roles[index] == "user":
-            turns.append(index)
-        elif key.memory_type == SUMMARIES:
-            summaries.append(index)
-    for group in (turns, summaries):
-        group.sort(key=lambda index: (-created[index], memories.keys[index]))
-    cached: list[_Probe] = []
-    for entry in islice(provider.find(CACHE), _CACHED):
-        vector, _ = read_vector(entry.get("embedding") or entry.get("query_embedding"))
-        if vector is not None and vector.size == memories.matrix.shape[1]:
-            name = str(entry.get("_id") or entry.get("id") or len(cached))
-            owner = entry.get("agent_id")
-            cached.append(
-                _Probe(f"{CACHE}:{name}", owner if isinstance(owner, str) else None, -1, vector.astype(np.float32))
-            )
+    turns = newest_first(users_turns(memories))
+    summaries = newest_first(
+        [
+            probe_of(memories, index, agents[index])
+            for index, (key, row) in enumerate(zip(memories.keys, memories.row.tolist(), strict=True))
+            if row >= 0 and key.memory_type == SUMMARIES
+        ]
+    )
+    cached = cached_queries(islice(provider.find(CACHE), _CACHED), memories.matrix.shape[1])
     share = number // 3
     cached, summaries = cached[:share], summaries[:share]
     turns = turns[: number - len(cached) - len(summaries)]
-    found = list(cached)
-    for index in (*turns, *summaries):
-        key, row = memories.keys[index], int(memories.row[index])
-        found.append(_Probe(f"{key.memory_type}:{key.record_id}", agents[index], row, memories.matrix[row]))
     effect.probes = {"user turns": len(turns), "cached queries": len(cached), "summaries": len(summaries)}
-    return found
+    return [*cached, *turns, *summaries]
 
 
-def _answer(effect: Effect, memories: _Memories, hidden: Sequence[bool], asked: Sequence[_Probe]) -> None:
+def _answer(effect: Effect, memories: Memories, hidden: Sequence[bool], asked: Sequence[Probe], drop: float) -> None:
     import numpy as np
 
-    index_of = np.flatnonzero(memories.row >= 0)
-    index_of = index_of[np.argsort(memories.row[index_of], kind="stable")]
+    index_of = memories.index_of_rows()
     gone = np.array(hidden, dtype=bool)[index_of]
-    owners = np.array([name or "" for name in memories.frame.get_column("agent_id").to_list()], dtype=object)[index_of]
+    owners = memories.frame.get_column("agent_id").gather(index_of).to_list()
     changes: Counter[int] = Counter()
     only: dict[int, list[str]] = {}
     places = total = 0
-    for agent in sorted({probe.agent_id or "" for probe in asked}):
-        group = [probe for probe in asked if (probe.agent_id or "") == agent]
-        pool = np.flatnonzero((owners == agent) | (owners == "")) if agent else np.arange(len(owners))
+    for group, pool in pools(owners, asked):
         if not len(pool):
             continue
         whole = len(pool) == len(owners)
         matrix, pool_gone = (memories.matrix, gone) if whole else (memories.matrix[pool], gone[pool])
         place_of = {int(row): place for place, row in enumerate(pool.tolist())}
         for start in range(0, len(group), _AT_ONCE):
-            part = group[start : start + _AT_ONCE]
-            alike = np.stack([probe.vector for probe in part]) @ matrix.T
+            part = [asked[index] for index in group[start : start + _AT_ONCE]]
+            alike = _units(np.stack([probe.vector for probe in part])) @ matrix.T
             for probe, row in zip(part, alike, strict=True):
-                middle = float(np.median(row[:: max(1, len(row) // _SAMPLE)]))
-                if probe.own in place_of:
-                    row[place_of[probe.own]] = -np.inf
+                own = place_of.get(probe.own, -1)
+                answers = near_enough(row, drop, own)
+                if own >= 0:
+                    row[own] = -np.inf
                 first = _first(row, effect.k)
                 lost = first[pool_gone[first]]
                 total += len(first)
-                answers = np.flatnonzero(row >= (middle + 1.0) / 2.0)
                 if len(answers) and bool(pool_gone[answers].all()):
                     effect.nothing_left.append(probe.name)
                     for place in answers.tolist():
@@ -336,6 +249,13 @@ def _answer(effect: Effect, memories: _Memories, hidden: Sequence[bool], asked: 
     effect.losses = sorted(losses, key=lambda item: (-len(item.only_answer_of), -item.probes, item.key))
 
 
+def _units(vectors: Vectors) -> Vectors:
+    import numpy as np
+
+    units: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units
+
+
 def _first(row: Vectors, k: int) -> NDArray[np.intp]:
     import numpy as np
 
@@ -347,7 +267,7 @@ def _folded(text: str | None) -> str:
     return " ".join((text or "").lower().split())
 
 
-def _comes_back(effect: Effect, memories: _Memories, hidden: Sequence[bool]) -> None:
+def _comes_back(effect: Effect, memories: Memories, hidden: Sequence[bool]) -> None:
     frame = memories.frame
     texts = [_folded(text) for text in frame.get_column("text").to_list()]
     owners = frame.get_column("agent_id").to_list()
@@ -386,7 +306,7 @@ def _comes_back(effect: Effect, memories: _Memories, hidden: Sequence[bool]) -> 
     effect.comes_back.sort(key=lambda item: item.key)
 
 
-def _near(memories: _Memories, hidden: Sequence[bool]) -> dict[int, set[int]]:
+def _near(memories: Memories, hidden: Sequence[bool]) -> dict[int, set[int]]:
     """Visible rows that stay and are nearly a planned one, by the planned one; summaries are looked at apart."""
     import numpy as np
 
@@ -413,7 +333,7 @@ def _near(memories: _Memories, hidden: Sequence[bool]) -> dict[int, set[int]]:
     return found
 
 
-def _names(memories: _Memories, indices: set[int]) -> tuple[str, ...]:
+def _names(memories: Memories, indices: set[int]) -> tuple[str, ...]:
     return tuple(sorted(f"{memories.keys[i].memory_type}:{memories.keys[i].record_id}" for i in indices))
 
 
@@ -426,7 +346,7 @@ def effect_lines(effect: Mapping[str, Any]) -> list[str]:
             f"{asked} questions were asked of the store ("
             + ", ".join(f"{number} {name}" for name, number in effect["probes"].items())
             + f"): {effect['places_changed']:.1%} of their first {effect['k']} places change, "
-            f"in {effect['probes_changed']} questions; {len(effect['nothing_left'])} are left with nothing."
+            f"in {effect['probes_changed']} questions; {len(effect['nothing_left'])} lose their answer."
         )
     copies = sum(len(item["live_copies"]) for item in effect["comes_back"])
     quotes = sum(len(item["summaries"]) for item in effect["comes_back"])

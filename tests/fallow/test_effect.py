@@ -38,7 +38,7 @@ def test_the_only_answer_of_a_probe_is_named_7_1(tmp_path: Path) -> None:
         record("idle", days=90, role="assistant", embedding=(-axis(5)).tolist()),
         record("other question", days=2, importance=0.9, embedding=near(axis(1), 3)),
         record("one answer", days=90, role="assistant", embedding=near(axis(1), 4)),
-        record("another answer", importance=0.9, role="assistant", embedding=near(axis(1), 5, 0.2)),
+        record("another answer", importance=0.9, role="assistant", embedding=near(axis(1), 5, 0.04)),
         *filler(),
     ]
     with store(tmp_path / "s", *rows) as provider:
@@ -55,7 +55,7 @@ def test_the_only_answer_of_a_probe_is_named_7_1(tmp_path: Path) -> None:
     assert all(not item.only_answer_of for item in effect.losses[1:])
     assert effect.probes_changed == 2
     assert effect.probes == {"user turns": 2, "cached queries": 0, "summaries": 0}
-    assert "1 are left with nothing" in effect_lines(effect.to_json())[0]
+    assert "1 lose their answer" in effect_lines(effect.to_json())[0]
 
 
 def test_another_agents_records_answer_nothing(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ def test_the_plans_page_says_what_retrieval_loses_7_1(tmp_path: Path) -> None:
         plan = planned(provider)
         effect = preview(provider, plan).to_json()
     page = pages.plan_page(plan, None, plan.expires_at, b"", "", effect=effect)
-    assert "1 are left with nothing" in page
+    assert "1 lose their answer" in page
     assert "only answer of" in page
     assert "What retrieval loses" not in pages.plan_page(plan, None, plan.expires_at, b"", "")

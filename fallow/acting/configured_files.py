@@ -1,4 +1,4 @@
-"""Files that settings name: the register of operators, the stop switch. The core reads no others.
+"""Files that settings name: the register of operators, the stop switch, questions. The core reads no others.
 
 What guards approvals stands in files of whoever applies, outside the store and outside Prefect.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fallow.acting.signatures import Operator, merged, parse_operators
-from fallow.model.errors import OperatorError
+from fallow.model.errors import OperatorError, UsageError
 from fallow.model.settings import ApprovalConfig
 
 #: So much of a stop switch's file is shown as its reason.
@@ -55,3 +55,17 @@ def stop_file_says(file: str) -> str | None:
     except OSError as error:
         return f"the stop file cannot be read: {type(error).__name__}"
     return " ".join(text.split())[:_REASON] or "the stop file is there"
+
+
+def lines_of_questions(file: str) -> list[str]:
+    """The lines of the file of past questions (``risk.questions_file``).
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return Path(file.strip()).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the file of questions cannot be read: {type(error).__name__}", hint="FALLOW_RISK_QUESTIONS_FILE names it"
+        ) from None

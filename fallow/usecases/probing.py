@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fallow.model.errors import UsageError
@@ -176,19 +175,15 @@ def cached_queries(
     return found
 
 
-def file_of_questions(path: str, length: int) -> list[Probe]:
+def file_of_questions(lines: Iterable[str], length: int) -> list[Probe]:
     """Questions from a file: a JSON object a line with ``embedding``, and ``id`` and ``agent_id`` if wanted.
 
     Raises:
-        UsageError: the file cannot be read, or a line is none of these.
+        UsageError: a line is none of these, or has another length than the memories' vectors.
     """
     import numpy as np
 
     hint = 'each line is a JSON object such as {"id": "q1", "embedding": [0.1, …]}'
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file of questions cannot be read: {type(error).__name__}", hint=hint) from None
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

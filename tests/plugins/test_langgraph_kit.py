@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("psycopg", reason="psycopg is not installed")
 
 import psycopg
+from fallow.providers.conformance import CHECKS, run_check
+from fallow.providers.conformance.kit import Fault
 from fallow_langgraph.provider import LangGraphProvider
 from fallow_langgraph.scratch import MAPPING, LangGraphBackend, LangGraphStore
 from psycopg.conninfo import make_conninfo
 
-from fallow.provider import Provider
-from providers.conformance import CHECKS, run_check
-from providers.conformance.kit import Fault
+from fallow.port.protocol import Provider
 from tests.servers.postgresql import PostgreSQL
 
 PASSWORD = "s3cret-of-postgresql"

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, with pgvector where it can be had: on loopback, on a free port, in a temporary folder.
+"""A PostgreSQL server of the tests' own, with pgvector where it can be had: on loopback, in a temporary folder.
 
 The programs are Debian's where pgvector lies beside them (``postgresql-15-pgvector``), else those that the PyPI package
 ``pgserver`` carries (PostgreSQL 16 with pgvector), else Debian's alone: then what needs vectors skips.

@@ -8,8 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-
-from fallow.errors import (
+from fallow.model.errors import (
     FallowError,
     StoreBusyError,
     StoreNotFoundError,
@@ -17,6 +16,7 @@ from fallow.errors import (
     StoreUnwritableError,
     UsageError,
 )
+
 from fallow_langgraph import statements as sql
 
 SCHEME: Final = "langgraph+postgresql"
@@ -47,7 +47,7 @@ def address(uri: str) -> str:
 def connect(conninfo: str, patience: float = PATIENCE) -> psycopg.Connection[tuple[Any, ...]]:
     """A connection in autocommit, its times in UTC, its waiting bounded. Raises as :func:`errors`."""
     milliseconds = int(patience * 1000)
-    with errors("connect"):
+    with errors("read"):
         connection = psycopg.connect(
             conninfo, autocommit=True, connect_timeout=max(2, int(min(patience, 10))), application_name="fallow"
         )
@@ -65,7 +65,7 @@ def connect(conninfo: str, patience: float = PATIENCE) -> psycopg.Connection[tup
 
 @contextmanager
 def errors(what: str) -> Iterator[None]:
-    """psycopg's errors as fallow's: ``what`` is ``connect``, ``read`` or ``write``. No password and no value in them."""
+    """psycopg's errors as fallow's: ``what`` is ``read`` or ``write``. No password, no value in them."""
     try:
         yield
     except psycopg.Error as error:

@@ -69,7 +69,8 @@ def _hidden(connection: psycopg.Connection[tuple[Any, ...]], mapping: StoreMappi
         " from fallow_suppressed h"
     ).fetchone()
     touched = connection.execute("select exists (select from fallow_fields where fields ? 'access_count')").fetchone()
-    assert found is not None and touched is not None
+    assert found is not None
+    assert touched is not None
     count, expired, again = found
     answer = [("suppressed rows", "info", f"{count}, outside LangGraph's store until they are restored")]
     if expired:

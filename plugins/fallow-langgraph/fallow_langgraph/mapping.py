@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fallow.errors import UsageError
-from fallow.record import PRIMARY_TYPES
+from fallow.model.errors import UsageError
+from fallow.model.record import PRIMARY_TYPES
 
 #: The environment variable that names a mapping: a path to TOML or JSON, or JSON itself.
 SETTING: Final = "FALLOW_LANGGRAPH"

@@ -1,4 +1,4 @@
-"""One open store of LangGraph's on PostgreSQL (:class:`fallow.provider.Provider`)."""
+"""One open store of LangGraph's on PostgreSQL (:class:`fallow.port.protocol.Provider`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, frame_of, is_unicode, read_record
+from fallow.model.times import zone
+from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 from psycopg import sql as compose
 
-from fallow.provider import Batch, Capabilities, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import PRIMARY_TYPES, TYPE_ALIASES, frame_of, is_unicode, read_record
-from fallow.times import zone
 from fallow_langgraph import statements as sql
 from fallow_langgraph.connecting import PATIENCE, address, check, connect, errors
 from fallow_langgraph.mapping import SETTING, StoreMapping, load_mapping, places_of
@@ -279,7 +280,10 @@ class LangGraphProvider:
 def _stored(said: Sequence[str | None]) -> Stored:
     """A row of a COPY: all texts."""
     prefix, key, suffix, value, created, updated, fields, suppressed, embedding = said
-    assert prefix is not None and key is not None and suffix is not None and value is not None
+    assert prefix is not None
+    assert key is not None
+    assert suffix is not None
+    assert value is not None
     return Stored(
         prefix,
         key,

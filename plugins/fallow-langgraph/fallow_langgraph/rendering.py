@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fallow.provider import RecordKey, Row, Unreadable
-from fallow.record import CITING_FIELDS, canonical_id, display_text, is_unicode
-from fallow.times import from_microseconds
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import CITING_FIELDS, canonical_id, display_text, is_unicode
+from fallow.model.times import from_microseconds
+from fallow.port.protocol import Unreadable
+
 from fallow_langgraph.mapping import Rule, StoreMapping, record_id
 
 _ACCESS = ("last_accessed_at", "last_accessed", "last_recalled_at", "access_count", "recall_count", "hit_count")

@@ -13,15 +13,16 @@ from datetime import datetime
 from typing import Any, Final
 
 import psycopg
+from fallow.model.errors import StoreUnwritableError
+from fallow.model.keys import Row
+from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, is_unicode
+from fallow.model.times import iso, to_microseconds
+from fallow.port.protocol import Provider
+from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
 from psycopg.conninfo import make_conninfo
 
-from fallow.errors import StoreUnwritableError
-from fallow.provider import Provider, Row
-from fallow.record import PRIMARY_TYPES, TYPE_ALIASES, is_unicode
-from fallow.times import iso, to_microseconds
 from fallow_langgraph.mapping import Rule, StoreMapping
 from fallow_langgraph.provider import LangGraphProvider
-from providers.conformance.kit import Fault, Gap, NotHeldError
 
 #: The kit's rows have ids of every form, so ids are keys here; every type lies in a namespace of its own name.
 MAPPING: Final = StoreMapping(
@@ -128,7 +129,8 @@ class LangGraphStore:
                     text = (
                         "select s.key, s.value::text, f.fields::text from store s left join fallow_fields f"
                         " on f.prefix = s.prefix and f.key = s.key where s.prefix = %(type)s"
-                        " union all select key, value::text, fields::text from fallow_suppressed where prefix = %(type)s"
+                        " union all select key, value::text, fields::text from fallow_suppressed"
+                        " where prefix = %(type)s"
                     )
                 rows = connection.execute(text, {"type": memory_type}).fetchall()
         found: dict[str, dict[str, bytes]] = {}

@@ -1,4 +1,4 @@
-"""All SQL of this provider. Names of tables are LangGraph's own, unqualified: the connection's search_path finds them."""
+"""All SQL of this provider. Tables are LangGraph's own, unqualified: the connection's search_path finds them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ case when exists (
 """
 _TIMES: Final = f"{_BORN.format('created_at')}, {_BORN.format('updated_at')}"
 _LIVE_VECTOR: Final = """
-(select v.embedding::text from store_vectors v where v.prefix = s.prefix and v.key = s.key order by v.field_name limit 1)
+(select v.embedding::text from store_vectors v
+ where v.prefix = s.prefix and v.key = s.key order by v.field_name limit 1)
 """
 _HIDDEN_VECTOR: Final = """
 (select v.embedding::text from fallow_suppressed_vectors v

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
+from fallow.model.keys import MISSING, RecordKey, Row
+from fallow.model.record import PRIMARY_TYPES, canonical_id, is_unicode, read_record
+from fallow.model.times import from_microseconds, parse_time
+from fallow.port.protocol import Outcome, Patch, Unreadable
 
-from fallow.provider import MISSING, Outcome, Patch, RecordKey, Row, Unreadable
-from fallow.record import PRIMARY_TYPES, canonical_id, is_unicode, read_record
-from fallow.times import from_microseconds, parse_time
 from fallow_langgraph import statements as sql
 from fallow_langgraph.mapping import Rule, StoreMapping
 from fallow_langgraph.rendering import Found, encoded
@@ -277,7 +278,8 @@ class Writing:
                 self._connection.execute(sql.MAKING)
                 self._connection.execute(sql.TABLES)
                 if vectors:
-                    kind = dict(self._connection.execute(sql.COLUMNS, ("store_vectors",)).fetchall())["embedding"]
+                    kinds = self._connection.execute(sql.COLUMNS, ("store_vectors",)).fetchall()
+                    kind = next(str(row[1]) for row in kinds if row[0] == "embedding")
                     self._connection.execute(sql.VECTOR_TABLE.format(type=kind))
         self._vectors, self._ready = bool(vectors), True
 

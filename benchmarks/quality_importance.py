@@ -22,7 +22,8 @@ import numpy as np
 import polars as pl
 
 from fallow.importance import ImportanceConfig, ImportanceRater, Rarity
-from fallow.importance.heuristic import asks
+from fallow.importance.company import Company
+from fallow.model.times import parse_time
 
 SHARES = (0.10, 0.25, 0.50)
 Score = Callable[[pl.DataFrame], Sequence[float]]
@@ -51,14 +52,25 @@ def survival(ids: Sequence[str], score: np.ndarray, evidence: Sequence[str]) -> 
     return kept
 
 
-def heuristic(turns: pl.DataFrame) -> list[float]:
-    """The rater over a conversation: rarity from all its turns, and which turns answer a question."""
-    texts, threads = turns["content"].to_list(), turns["thread_id"].to_list()
-    rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=Rarity.of(texts))
+def heuristic(turns: pl.DataFrame, embeddings: bool = True) -> list[float]:
+    """The rater as a backfill uses it on a conversation: with what its turns say about each other."""
+    frame = turns.select(
+        pl.col("id").alias("record_id"),
+        pl.lit(None, dtype=pl.String).alias("agent_id"),
+        "memory_id",
+        "thread_id",
+        pl.Series("created_at", [parse_time(text) for text in turns["timestamp"].to_list()], dtype=pl.Int64),
+        pl.col("content").alias("text"),
+        *([pl.col("embedding").cast(pl.List(pl.Float32))] if embeddings else []),
+    )
+    company = Company()
+    company.add("conversation_memory", frame)
+    settled = company.settled()
+    rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=settled.rarity)
+    around = settled.around("conversation_memory", turns["id"].to_list())
     rows = turns.select("id", pl.col("content").alias("text"), "role").to_dicts()
-    for at in range(1, len(rows)):
-        rows[at]["answers"] = threads[at] == threads[at - 1] and asks(texts[at - 1])
-    return [importance or 0.0 for importance, _ in rater.rate_many(rows)]
+    rated = rater.rate_many([{**row, "around": item} for row, item in zip(rows, around, strict=True)])
+    return [importance or 0.0 for importance, _ in rated]
 
 
 def single_turns(turns: pl.DataFrame) -> list[float]:
@@ -70,6 +82,7 @@ def single_turns(turns: pl.DataFrame) -> list[float]:
 
 SCORES: dict[str, Score] = {
     "heuristic": heuristic,
+    "heuristic, no embeddings": lambda turns: heuristic(turns, embeddings=False),
     "heuristic, single turns": single_turns,
     "length": lambda turns: turns["content"].str.len_chars().to_list(),
     "constant": lambda turns: [0.5] * len(turns),

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import polars as pl
 
+from fallow.importance.company import COMPANY_COLUMNS, Company, Settled
 from fallow.importance.config import ImportanceConfig
-from fallow.importance.heuristic import Rarity, Rating, asks
+from fallow.importance.heuristic import ALONE, Rarity, Rating
 from fallow.importance.rater import ImportanceRater
 from fallow.judgement.score import in_scope
 from fallow.model.keys import MISSING, RecordKey, Row
@@ -39,6 +40,7 @@ COLUMNS: Final = (
     "role",
     "text",
 )
+_COMPANY: Final = tuple(dict.fromkeys(("record_id", "agent_id", "memory_id", "user_id", "thread_id", *COMPANY_COLUMNS)))
 #: How often a row that changed under a write is read and decided anew.
 _ROUNDS: Final = 4
 #: Fields that hold a rating; a rating is written only where they are as they were.
@@ -119,45 +121,27 @@ def read_scope(
         yield batch.frame.filter(in_scope(scope, excluded_agents))
 
 
-def rarity_of(
+def company_of(
     provider: Provider, memory_types: Sequence[str], scope: Scope, excluded_agents: Collection[str] = ()
-) -> Rarity:
-    """How rare each word is in a scope: over all its records, rated or not, so that a later run agrees."""
-
-    def texts() -> Iterator[str]:
-        for memory_type in memory_types:
-            for frame in read_scope(provider, memory_type, scope, excluded_agents=excluded_agents):
-                yield from frame.get_column("text").drop_nulls().to_list()
-
-    return Rarity.of(texts())
+) -> Settled:
+    """What the heuristic needs to know of a scope, in one reading of all its records, rated or not."""
+    company = Company()
+    for memory_type in memory_types:
+        for frame in read_scope(provider, memory_type, scope, _COMPANY, excluded_agents=excluded_agents):
+            company.add(memory_type, frame)
+    return company.settled()
 
 
-def context_of(
+def anything_to_rate(
     provider: Provider, memory_types: Sequence[str], scope: Scope, excluded_agents: Collection[str] = ()
-) -> tuple[Rarity, frozenset[str]]:
-    """What the heuristic needs to know of a scope, in one reading: rarity, and the messages that answer a question.
-
-    A message answers where the one before it in its thread, by creation time, asks. Only ids, times and that
-    flag are held, no text.
-    """
-    told: list[pl.DataFrame] = []
-
-    def texts() -> Iterator[str]:
-        for memory_type in memory_types:
-            for frame in read_scope(provider, memory_type, scope, excluded_agents=excluded_agents):
-                column = frame.get_column("text")
-                if memory_type == "conversation_memory":
-                    flags = [text is not None and asks(text) for text in column.to_list()]
-                    seen = frame.select("record_id", "thread_id", "created_at")
-                    told.append(seen.with_columns(pl.Series("asks", flags, dtype=pl.Boolean)))
-                yield from column.drop_nulls().to_list()
-
-    rarity = Rarity.of(texts())
-    if not told:
-        return rarity, frozenset()
-    ordered = pl.concat(told).drop_nulls("thread_id").sort("thread_id", "created_at", "record_id")
-    answering = ordered.filter(pl.col("asks").shift(1).over("thread_id").fill_null(False))
-    return rarity, frozenset(answering.get_column("record_id").to_list())
+) -> bool:
+    """Whether any record of a scope is to be rated: told without reading a text."""
+    columns = [name for name in COLUMNS if name not in {"role", "text"}]
+    return any(
+        len(to_rate(frame, BackfillReport(mode="heuristic")))
+        for memory_type in memory_types
+        for frame in read_scope(provider, memory_type, scope, columns, excluded_agents=excluded_agents)
+    )
 
 
 def backfill_importance(
@@ -190,9 +174,11 @@ def backfill_importance(
         StoreUnreadableError: a listing failed; what was rated before stays rated.
     """
     scope = scope or Scope()
-    answering: frozenset[str] = frozenset()
+    company: Settled | None = None
     if rater is None:
-        rarity, answering = context_of(provider, memory_types, scope, excluded_agents)
+        if anything_to_rate(provider, memory_types, scope, excluded_agents):
+            company = company_of(provider, memory_types, scope, excluded_agents)
+        rarity = Rarity() if company is None else company.rarity
         rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=rarity)
     report = BackfillReport(mode=rater.config.mode)
     written: list[RecordKey] = []
@@ -203,7 +189,7 @@ def backfill_importance(
             todo = to_rate(frame, report)
             for start in range(0, len(todo), size):
                 piece = todo.slice(start, size)
-                ratings = _ratings(piece, rater, answering if memory_type == "conversation_memory" else frozenset())
+                ratings = _ratings(memory_type, piece, rater, company)
                 if dry_run:
                     for rating in ratings.values():
                         _count(report, rating)
@@ -246,11 +232,14 @@ def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: bool = Fals
     return frame.filter((~rated & ~bad) | below)
 
 
-def _ratings(frame: pl.DataFrame, rater: ImportanceRater, answering: frozenset[str]) -> dict[str, Rating]:
+def _ratings(
+    memory_type: str, frame: pl.DataFrame, rater: ImportanceRater, company: Settled | None
+) -> dict[str, Rating]:
     rows = frame.select("record_id", "text", "role", "verified").rows()
+    around = [ALONE] * len(rows) if company is None else company.around(memory_type, [row[0] for row in rows])
     turns = [
-        {"id": name, "text": text, "role": role, "verified": sure, "answers": name in answering}
-        for name, text, role, sure in rows
+        {"id": name, "text": text, "role": role, "verified": sure, "around": surroundings}
+        for (name, text, role, sure), surroundings in zip(rows, around, strict=True)
     ]
     ratings = zip((row[0] for row in rows), rater.rate_all(turns), strict=True)
     return {name: rating for name, rating in ratings if rating.importance is not None}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 from fallow.importance.config import ImportanceConfig
-from fallow.importance.heuristic import Rarity, Rating, heuristic_rating
+from fallow.importance.heuristic import Rarity, Rating, Surroundings, heuristic_rating
 from fallow.importance.parsing import MISSING, UNREADABLE, parse_rating, parse_ratings
 from fallow.importance.prompt import build_prompt, has_words
 
@@ -84,8 +84,9 @@ class ImportanceRater:
     def rate_many(self, turns: Sequence[Mapping[str, Any]]) -> list[tuple[float | None, str]]:
         """``(importance, source)`` of each turn, in order.
 
-        A turn has ``text`` and may have ``id``, ``role``, ``kind``, ``host_asserted``, ``verified``, and
-        ``answers`` (the turn before it in its thread asked something).
+        A turn has ``text`` and may have ``id``, ``role``, ``kind``, ``host_asserted``, ``verified``, and what is
+        known of its surroundings: ``around`` (:class:`~fallow.importance.heuristic.Surroundings`), or ``answers``
+        alone (the turn before it in its thread asked something).
         """
         return [(rating.importance, rating.source) for rating in self.rate_all(turns)]
 
@@ -132,14 +133,14 @@ class ImportanceRater:
         return _bound(answer, list(prompt.rows), turns)
 
     def _heuristic(self, turn: Mapping[str, Any], rarity: Rarity) -> Rating:
-        text = turn.get("text")
+        text, around = turn.get("text"), turn.get("around")
         return heuristic_rating(
             text if isinstance(text, str) else "",
             role=turn.get("role"),
             kind=turn.get("kind"),
             host_asserted=turn.get("host_asserted") is True,
             verified=turn.get("verified") is True,
-            answers=turn.get("answers") is True,
+            around=around if isinstance(around, Surroundings) else Surroundings(answers=turn.get("answers") is True),
             rarity=rarity,
         )
 

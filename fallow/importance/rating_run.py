@@ -22,7 +22,7 @@ from fallow.importance.asking import Answer, AnswersInMemory, Model, PaidAnswers
 from fallow.importance.backfill import (
     BackfillReport,
     Seen,
-    rarity_of,
+    company_of,
     rating_fields,
     read_scope,
     to_be_rated,
@@ -30,6 +30,7 @@ from fallow.importance.backfill import (
     write_ratings,
 )
 from fallow.importance.budget import Budget, Ledger, Price, Usage
+from fallow.importance.company import Settled
 from fallow.importance.heuristic import Rarity, Rating, heuristic_rating
 from fallow.importance.parsing import MISSING, UNREADABLE, ParsedAnswer, parse_ratings
 from fallow.importance.prompt import (
@@ -471,7 +472,7 @@ class _Run:
         self.written: list[RecordKey] = []
         self.failures = 0
         self.calls = 0
-        self._rarity: Rarity | None = None
+        self._company: Settled | None = None
 
     def go(self, progress: Progress | None) -> ModelReport:
         report = self.report
@@ -734,27 +735,29 @@ class _Run:
 
     def _fall_back(self, question: Question, reason: str) -> None:
         self.report.fallbacks[reason] = self.report.fallbacks.get(reason, 0) + len(question.rows)
-        rarity = Rarity() if reason == EMPTY_TEXT else self.rarity
-        rating = heuristic_rating(question.text, role=question.role, rarity=rarity)
         for row in question.rows:
             if self.seen[row].rated:
                 del self.seen[row]
                 self.report.settled += 1
                 self.report.skipped.setdefault("keeps the heuristic's rating", []).append(row.record_id)
+            elif reason == EMPTY_TEXT:
+                self._rate(row, heuristic_rating(question.text, role=question.role))
             else:
-                self._rate(row, rating)
+                (around,) = self.company.around(row.memory_type, [row.record_id])
+                rarity = self.company.rarity
+                self._rate(row, heuristic_rating(question.text, role=question.role, around=around, rarity=rarity))
 
     @property
-    def rarity(self) -> Rarity:
-        """How rare words are in the scope, counted when the first row falls back."""
-        if self._rarity is None:
+    def company(self) -> Settled:
+        """What the scope's records say of each other, looked at when the first row falls back."""
+        if self._company is None:
             # In the store's thread, as all use of the provider while calls are out.
             where = self.where
-            counting = self.store.submit(
-                rarity_of, self.provider, where.memory_types, where.scope, where.excluded_agents
+            looking = self.store.submit(
+                company_of, self.provider, where.memory_types, where.scope, where.excluded_agents
             )
-            self._rarity = counting.result()
-        return self._rarity
+            self._company = looking.result()
+        return self._company
 
     def _rate(self, row: RecordKey, rating: Rating) -> None:
         self.report.settled += 1

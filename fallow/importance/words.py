@@ -24,6 +24,9 @@ DECISION: Final = 256
 CORRECTION: Final = 512
 ASKING: Final = 1024
 EVENT: Final = 2048
+#: Says by itself when something was or will be; and what does so beside a word for a time ("last" week).
+DATED: Final = 4096
+POINTING: Final = 8192
 
 _LISTS: Final[tuple[tuple[int, str], ...]] = (
     # English
@@ -117,6 +120,21 @@ _LISTS: Final[tuple[tuple[int, str], ...]] = (
         dimanche hier demain semaine mois année lunes martes miércoles jueves viernes sábado domingo hoy mañana ayer
         semana mes año hoje amanhã ontem oggi domani ieri settimana mese anno maandag dinsdag woensdag donderdag
         vrijdag zaterdag zondag vandaag gisteren сегодня завтра вчера неделя месяц год
+        """,
+    ),
+    (
+        DATED,
+        """
+        yesterday tomorrow tonight ago recently lately gestern vorgestern übermorgen hier demain récemment ayer anoche
+        recientemente ontem amanhã ieri domani gisteren onlangs вчера завтра недавно
+        """,
+    ),
+    (
+        POINTING,
+        """
+        last next this past coming letzte letzten letzter letztes nächste nächsten nächster nächstes diese diesen
+        dieser dieses dernier dernière prochain prochaine pasado pasada próximo próxima este esta passado passada
+        scorso scorsa prossimo prossima questa afgelopen vorige volgende прошлый прошлой прошлом следующий следующей
         """,
     ),
     (

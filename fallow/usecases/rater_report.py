@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from fallow.importance.backfill import COLUMNS, context_of, read_scope
+from fallow.importance.backfill import COLUMNS, company_of, read_scope
 from fallow.importance.config import ImportanceConfig
 from fallow.importance.quality import spearman
 from fallow.importance.rater import ImportanceRater
@@ -75,17 +75,18 @@ def report_ratings(provider: Provider, settings: Settings, *, scope: Scope, as_o
     """
     config = settings.retention
     report = RaterReport(as_of)
-    rarity, answering = context_of(provider, config.memory_types, scope)
-    rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=rarity)
+    company = company_of(provider, config.memory_types, scope)
+    rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=company.rarity)
     anew: dict[str, dict[str, float]] = {name: {} for name in config.memory_types}
     pairs: list[tuple[float, float]] = []
     values: dict[str, list[float]] = {}
     for memory_type in config.memory_types:
         for frame in read_scope(provider, memory_type, scope, COLUMNS):
             rows = frame.select("record_id", "text", "role", "verified", "importance", "importance_source").rows()
+            around = company.around(memory_type, [row[0] for row in rows])
             turns = [
-                {"id": row[0], "text": row[1], "role": row[2], "verified": row[3], "answers": row[0] in answering}
-                for row in rows
+                {"id": row[0], "text": row[1], "role": row[2], "verified": row[3], "around": surroundings}
+                for row, surroundings in zip(rows, around, strict=True)
             ]
             for row, rating in zip(rows, rater.rate_all(turns), strict=True):
                 stored, source = row[4], row[5] or "unnamed"

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fallow.importance import ImportanceConfig, ImportanceRater, Rarity
-from fallow.importance.heuristic import FLOOR, WEIGHTS, asks, content_rating, heuristic_rating, signals, words_of
+from fallow.importance.heuristic import (
+    COMPANY_WEIGHTS,
+    FLOOR,
+    WEIGHTS,
+    asks,
+    content_rating,
+    heuristic_rating,
+    signals,
+    words_of,
+)
 
 HEURISTIC = ImportanceRater(ImportanceConfig(mode="heuristic"))
 
@@ -144,14 +153,14 @@ def test_a_text_of_any_length_is_rated_in_bounded_time_and_no_text_becomes_worth
 
 
 def test_the_weights_are_round_and_the_best_possible_turn_is_worth_one() -> None:
-    assert all(round(weight, 2) == weight for weight in WEIGHTS.values())
+    assert all(round(weight, 2) == weight for weight in (*WEIGHTS.values(), *COMPANY_WEIGHTS.values()))
     assert 1.0 <= math.fsum(weight for weight in WEIGHTS.values() if weight > 0) <= 1.3
 
 
 def test_a_turn_that_answers_a_question_is_worth_more() -> None:
     turn = {"text": "Ines moved to Porto."}
     (plain, _), (answer, _) = HEURISTIC.rate_many([turn, {**turn, "answers": True}])
-    assert answer == pytest.approx(plain + WEIGHTS["answer"], abs=0.011)
+    assert answer == pytest.approx(plain + COMPANY_WEIGHTS["answer"], abs=0.011)
     assert asks("Where?")
     assert asks("どこ？")
     assert not asks("There.")

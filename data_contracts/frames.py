@@ -8,8 +8,8 @@ from typing import Any, Final
 import polars as pl
 from fallow.data_contracts.compiler import Column, Table, tables
 
-from fallow.model.keys import RecordKey, Row
-from fallow.model.record import PRIMARY_TYPES, canonical_id, schema
+from fallow.model.keys import RecordKey, Row, canonical_id
+from fallow.model.record import PRIMARY_TYPES, schema
 from fallow.model.times import parse_time
 from fallow.port.journal import SHARED, content_of
 from fallow.port.protocol import Provider, Unreadable

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fallow.model.errors import StoreBusyError, StoreUnreadableError, StoreUnwritableError
-from fallow.model.record import is_unicode
+from fallow.model.keys import is_unicode
 
 SUFFIX: Final = ".json"
 INDEX_NAME: Final = "index.json"

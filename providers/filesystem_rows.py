@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fallow.model.keys import MISSING, Row
-from fallow.model.record import canonical_id
+from fallow.model.keys import Row, canonical_id
 from fallow.model.times import iso, to_microseconds
 
 
@@ -65,29 +64,6 @@ def decode_leniently(data: bytes) -> Any:
 def contradicts(stored_id: Any, record_id: str) -> bool:
     """Whether a row's ``_id`` names another record than its file does; absent and null say nothing."""
     return stored_id is not None and canonical_id(stored_id) != record_id
-
-
-def same_json(left: Any, right: Any) -> bool:
-    """Equality of JSON values: true is not 1, null is not absence, NaN equals NaN, 1 equals 1.0."""
-    if isinstance(left, bool) or isinstance(right, bool) or left is None or right is None:
-        return left is right
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        return left == right or (left != left and right != right)
-    if isinstance(left, str) or isinstance(right, str):
-        return isinstance(left, str) and isinstance(right, str) and left == right
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(same_json(value, right[key]) for key, value in left.items())
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(same_json, left, right))
-    return left is right
-
-
-def holds(row: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-    """Whether each named field still is exactly what was expected, or still absent."""
-    return all(
-        name not in row if value is MISSING else name in row and same_json(row[name], value)
-        for name, value in expected.items()
-    )
 
 
 def encode_value(value: Any) -> bytes:

@@ -20,8 +20,8 @@ from fallow.providers import filesystem_files as files
 from fallow.providers.filesystem_rows import NotARowError, contradicts, decode_leniently
 from fallow.providers.snapshot import snapshot_schema
 
-from fallow.model.keys import Row
-from fallow.model.record import CITING_FIELDS, DECISION_FIELDS, is_unicode, read_record, read_text, schema
+from fallow.model.keys import Row, is_unicode
+from fallow.model.record import CITING_FIELDS, DECISION_FIELDS, read_record, read_text, schema
 from fallow.model.times import parse_time
 
 if TYPE_CHECKING:

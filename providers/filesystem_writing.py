@@ -20,13 +20,13 @@ from fallow.providers.filesystem_rows import (
     decode_leniently,
     decode_row,
     encode_value,
-    holds,
     replace_fields,
 )
 
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import read_record
 from fallow.model.times import iso
+from fallow.model.values import holds
 from fallow.port.protocol import Outcome, Patch, Status
 
 #: Versions that another writer may put in our way, one after another, before a write is given up.

@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 import bson
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.objectid import ObjectId
-from fallow.providers.filesystem_rows import holds
 from pymongo import DeleteOne, MongoClient, UpdateOne
 from pymongo.errors import (
     AutoReconnect,
@@ -43,18 +42,10 @@ from fallow.model.errors import (
     StoreUnwritableError,
     UsageError,
 )
-from fallow.model.keys import MISSING, RecordKey, Row
-from fallow.model.record import (
-    DECISION_FIELDS,
-    PRIMARY_TYPES,
-    TYPE_ALIASES,
-    Record,
-    canonical_id,
-    frame_of,
-    is_unicode,
-    read_record,
-)
-from fallow.model.times import iso, zone
+from fallow.model.keys import MISSING, RecordKey, Row, canonical_id, is_unicode
+from fallow.model.record import DECISION_FIELDS, PRIMARY_TYPES, TYPE_ALIASES, Record, frame_of, read_record
+from fallow.model.times import from_microseconds, iso, zone
+from fallow.model.values import holds
 from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 if TYPE_CHECKING:
@@ -96,6 +87,13 @@ _TEXT: Final = frozenset(
     }
 )
 _DENIED: Final = frozenset({13, 18, 8000})
+#: How documents are decoded. A date outside Python's years is a value like another: raising would fail every listing.
+CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    tz_aware=True,
+    tzinfo=UTC,
+    unicode_decode_error_handler="replace",
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+)
 
 
 class MongoDBProvider:
@@ -119,11 +117,8 @@ class MongoDBProvider:
         self._client = client
         self._naive_timezone = dict(naive_timezone or {})
         self._zones = {name: zone(value) for name, value in self._naive_timezone.items()}
-        options: CodecOptions[dict[str, Any]] = CodecOptions(
-            tz_aware=True, tzinfo=UTC, unicode_decode_error_handler="replace"
-        )
         self._database: Database[dict[str, Any]] = client.get_database(
-            database, codec_options=options, write_concern=WriteConcern("majority")
+            database, codec_options=CODEC, write_concern=WriteConcern("majority")
         )
         with _reading(f"the database {database}"):
             self._present = {
@@ -463,7 +458,9 @@ class MongoDBProvider:
                     break
                 latest = now if record.last_accessed_at is None else max(now, record.last_accessed_at)
                 expected = {name: row.get(name, MISSING) for name in (*fields, "retention_state")}
-                changes = {"access_count": record.access_count + 1, "last_accessed_at": iso(latest)}
+                native = isinstance(row.get("last_accessed_at"), datetime)  # a date stays one: other readers sort by it
+                accessed = from_microseconds(latest) if native else iso(latest)
+                changes = {"access_count": record.access_count + 1, "last_accessed_at": accessed}
                 (tried,) = self.patch([Patch(key, expected, changes)])
                 outcome = tried
                 if tried.status != "changed":
@@ -584,14 +581,31 @@ def _is_record_id(name: str) -> bool:
 
 
 def _condition(expected: Mapping[str, Any]) -> dict[str, Any]:
-    """A filter that holds exactly while every field is what ``expected`` says, its type and its absence included."""
+    """A filter that holds exactly while every field is what ``expected`` says, its type and its absence included.
+
+    The server compares, on the native value (STORES.md, MongoDB). NaN inside an object or a list is the one thing
+    that servers disagree about in an expression; there the whole value is matched by the query operator, which
+    also matches a list that holds it, so that the type is named beside it.
+    """
     clauses: list[dict[str, Any]] = []
     for name, value in expected.items():
         if value is MISSING:
             clauses.append({name: {"$exists": False}})
+        elif isinstance(value, Mapping | list) and _holds_nan(value):
+            kind = "object" if isinstance(value, Mapping) else "array"
+            clauses.append({"$expr": {"$eq": [{"$type": f"${name}"}, kind]}})
+            clauses.append({name: {"$eq": value, "$not": {"$elemMatch": {"$eq": value}}}})
         else:
             clauses.append({"$expr": {"$eq": [f"${name}", {"$literal": value}]}})
     return {"$and": clauses} if clauses else {}
+
+
+def _holds_nan(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_nan, value.values()))
+    if isinstance(value, list):
+        return any(map(_holds_nan, value))
+    return isinstance(value, float) and value != value
 
 
 def _unstorable(fields: Mapping[str, Any]) -> str:

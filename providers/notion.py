@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from fallow.providers import notion_pages as pages
-from fallow.providers.filesystem_rows import holds
 from fallow.providers.notion_cache import COMPLETE_AFTER, Kept, ScanCache, page_frame, page_schema
 from fallow.providers.notion_calls import (
     API_VERSION,
@@ -41,6 +40,7 @@ from fallow.model.errors import FallowError, SettingError, StoreUnreadableError,
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import TYPE_ALIASES, Record, frame_of, read_record
 from fallow.model.times import zone
+from fallow.model.values import holds
 from fallow.port.journal import SHARED, text_time
 from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 

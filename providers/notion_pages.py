@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from fallow.providers.notion_calls import MAX_REQUEST
 
-from fallow.model.keys import Row
-from fallow.model.record import TYPE_ALIASES, canonical_id, is_unicode
+from fallow.model.keys import Row, canonical_id, is_unicode
+from fallow.model.record import TYPE_ALIASES
 from fallow.model.times import from_microseconds, parse_time
 
 METADATA: Final = "Memorizz metadata"

@@ -27,7 +27,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import oracledb
 from fallow.providers import oracle_statements as sql
-from fallow.providers.filesystem_rows import holds
 
 from fallow.model.errors import (
     FallowError,
@@ -38,9 +37,10 @@ from fallow.model.errors import (
     StoreUnwritableError,
     UsageError,
 )
-from fallow.model.keys import MISSING, RecordKey, Row
-from fallow.model.record import DECISION_FIELDS, PRIMARY_TYPES, TYPE_ALIASES, Record, frame_of, is_unicode, read_record
+from fallow.model.keys import MISSING, RecordKey, Row, is_unicode
+from fallow.model.record import DECISION_FIELDS, PRIMARY_TYPES, TYPE_ALIASES, Record, frame_of, read_record
 from fallow.model.times import from_microseconds, iso, parse_time, to_microseconds, zone
+from fallow.model.values import holds
 from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 BATCH_ROWS: Final = 20_000

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fallow.model.errors import StoreUnwritableError, UsageError
-from fallow.model.keys import MISSING, RecordKey, Row
-from fallow.model.record import canonical_id, read_mapping, read_number
+from fallow.model.keys import MISSING, RecordKey, Row, canonical_id
+from fallow.model.record import read_mapping, read_number
 from fallow.model.times import MICROSECONDS_PER_HOUR, parse_time, wall_clock
 from fallow.port.journal import control_event, ids_digest, text_time
 from fallow.port.journal_writing import insert_control_rows

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fallow.model.keys import MISSING
+from fallow.model.keys import MISSING, canonical_id, is_unicode
 from fallow.model.times import parse_time
+from fallow.model.values import plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,8 +109,6 @@ DECISION_FIELDS: Final = (
 
 _TRUE_WORDS: Final = frozenset({"true", "1", "yes", "on"})
 _MAX_COUNT: Final = 2**53
-#: Whole numbers from here on are no number of any store but one.
-_MAX_PLAIN: Final = 2**64
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 
@@ -210,37 +209,6 @@ PLANNING_COLUMNS: Final = (
 )
 
 
-def canonical_id(value: Any) -> str | None:
-    """The one text form of an id as a store or a citation gives it (SPEC §1), or None where it is none.
-
-    ObjectIds become 24 lower-case hex digits, UUIDs and RAW(16) UUID text, whole numbers their digits,
-    text stays byte for byte as it is.
-    """
-    if isinstance(value, str):
-        return value or None
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, bytes):
-        if len(value) == 16:
-            digits = value.hex()
-            return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-        return value.hex() if len(value) == 12 else None
-    if type(value).__name__ in {"ObjectId", "UUID"}:
-        return str(value).lower()
-    return None
-
-
-def is_unicode(text: str) -> bool:
-    """Whether the text can be stored and compared everywhere: no lone surrogates, no NUL."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
-
-
 def _text_or_none(value: Any) -> str | None:
     """Stored text with lone surrogates replaced, which JSON can say and no frame, file or network can hold."""
     if not isinstance(value, str):
@@ -256,7 +224,7 @@ def read_flag(value: Any) -> bool:
     """A flag as stores spell it: true, 1, "true", "yes", "on" in any case."""
     if isinstance(value, str):
         return value.strip().lower() in _TRUE_WORDS
-    return value is True or (isinstance(value, int | float) and not isinstance(value, bool) and value == 1)
+    return value is True or _number(value) == 1
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -530,24 +498,6 @@ def read_text(row: Mapping[str, Any]) -> str:
     return _text_or_none(display_text(row)) or ""
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON can say it, the same for every store that holds it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int) and abs(value) >= _MAX_PLAIN:
-        return hex(value)  # no float holds it, and its decimal digits may be too many to write
-    if isinstance(value, int | float):
-        if not math.isfinite(value):
-            return str(value)
-        return int(value) if value == int(value) and abs(value) < _MAX_COUNT else value
-    instant = parse_time(value)
-    return instant if instant is not None else (canonical_id(value) or str(value))
-
-
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -560,7 +510,7 @@ def basis(row: Mapping[str, Any], record: Record) -> dict[str, Any]:
     ``content`` and ``citations`` are digests, the others plain values; last_accessed_at in milliseconds.
     Fields unknown to fallow never enter.
     """
-    content = {name: _plain(row[name]) for name in _CONTENT if not _absent(row.get(name))}
+    content = {name: plain(row[name]) for name in _CONTENT if not _absent(row.get(name))}
     if isinstance(content.get("content"), dict):
         content["content"] = {k: v for k, v in content["content"].items() if k in {*_CONTENT, "role"}}
     accessed = record.last_accessed_at

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fallow.model.errors import SettingError
@@ -24,6 +25,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MIN = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _MAX = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+#: Drivers' own types by name: a date outside Python's years, an internal timestamp, decimals.
+_FROM_DRIVER: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "DatetimeMS": lambda value: _of_milliseconds(int(value)),
+    "Timestamp": lambda value: value.as_datetime() if hasattr(value, "as_datetime") else value.to_pydatetime(),
+    "Decimal": str,
+    "Decimal128": str,
+}
 _NUMERIC = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 
@@ -65,6 +73,8 @@ def parse_time(value: Any, naive_zone: tzinfo = UTC) -> int | None:
             return None
     if isinstance(value, bool) or value is None:
         return None
+    if (driver := _FROM_DRIVER.get(type(value).__name__)) is not None:
+        return parse_time(driver(value), naive_zone)
     if isinstance(value, int | float):
         try:
             return _from_number(float(value))
@@ -75,6 +85,13 @@ def parse_time(value: Any, naive_zone: tzinfo = UTC) -> int | None:
     if isinstance(value, date):
         return _from_datetime(datetime(value.year, value.month, value.day), naive_zone)  # noqa: DTZ001
     return None
+
+
+def _of_milliseconds(value: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError:
+        return None
 
 
 def _from_number(number: float) -> int | None:

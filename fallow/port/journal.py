@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import Record
 from fallow.model.times import from_microseconds
+from fallow.model.values import plain_native
 
 SHARED: Final = "shared_memory"
 #: Who owns control rows that belong to no agent.
@@ -32,10 +33,13 @@ def text_time(instant: int) -> str:
 
 
 def version_hash(row: Mapping[str, Any]) -> str:
-    """The hash of a row's version as agents' own history has it: what embeddings, ids and clocks say is left out."""
+    """The hash of a row's version as agents' own history has it: what embeddings, ids and clocks say is left out.
+
+    What JSON has no word for enters as :func:`fallow.model.values.plain_native` renders it, on every store alike.
+    """
     kept = {name: value for name, value in row.items() if name not in _UNHASHED}
     return hashlib.sha256(
-        json.dumps(kept, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        json.dumps(kept, sort_keys=True, ensure_ascii=False, default=plain_native).encode("utf-8", "replace")
     ).hexdigest()
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from fallow.model.record import RankingSignals, canonical_id, read_number, read_ranking_signals
+from fallow.model.keys import canonical_id
+from fallow.model.record import RankingSignals, read_number, read_ranking_signals
 from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
 from fallow.ranking.superseded import Outdated
 from fallow.ranking.vectors import cosines, length_of, read_vector, read_vectors

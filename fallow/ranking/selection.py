@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fallow.model.errors import SettingError
-from fallow.model.record import canonical_id, display_text, read_mapping, read_number
+from fallow.model.keys import canonical_id
+from fallow.model.record import display_text, read_mapping, read_number
 from fallow.model.scoring import RetrievalScoring
 from fallow.model.times import wall_clock
 from fallow.ranking.scoring import Candidate, attach_relevance, read_candidates, score_in_place, tie_break

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fallow.model.keys import Row
-from fallow.model.record import canonical_id
+from fallow.model.keys import Row, canonical_id
 from fallow.port.protocol import Provider
 
 SUMMARIES: Final = "summaries"

@@ -21,8 +21,7 @@ from fallow.providers.conformance.kit import Backend, Fault, Gap, NotHeldError, 
 from fallow.providers.filesystem import FilesystemProvider
 
 from fallow.model.errors import ProviderMissingError, StoreUnwritableError
-from fallow.model.keys import Row
-from fallow.model.record import is_unicode
+from fallow.model.keys import Row, is_unicode
 from fallow.model.times import iso, to_microseconds
 from fallow.port.protocol import Provider
 from fallow.port.registry import open_provider

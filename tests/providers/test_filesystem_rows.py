@@ -17,9 +17,7 @@ from fallow.providers.filesystem_rows import (
     contradicts,
     decode_row,
     encode_row,
-    holds,
     replace_fields,
-    same_json,
 )
 from fallow.providers.filesystem_scan import LARGE_COLUMNS, SMALL_COLUMNS, Columns, RecordReader, read_vector
 from hypothesis import HealthCheck, example, given, settings
@@ -27,6 +25,7 @@ from hypothesis import strategies as st
 
 from fallow.model.keys import MISSING
 from fallow.model.record import DECISION_FIELDS, PLANNING_COLUMNS, PRIMARY_TYPES, read_record, schema
+from fallow.model.values import holds, same_value
 
 ZONE = ZoneInfo("America/New_York")
 FIELDS = (
@@ -229,13 +228,13 @@ def test_what_is_no_row_is_named_without_its_text(data, words):
 
 def test_json_values_compare_as_json_does():
     """A patch's requirements: true is not 1, null is not absence, NaN is itself."""
-    assert same_json(1, 1.0)
-    assert same_json(math.nan, float("nan"))
-    assert same_json([1, {"a": None}], (1.0, {"a": None}))
+    assert same_value(1, 1.0)
+    assert same_value(math.nan, float("nan"))
+    assert same_value([1, {"a": None}], (1.0, {"a": None}))
     for left, right in [(True, 1), (False, 0), (None, 0), (None, False), ("1", 1), ([], {}), ([1], [True]), ("", None)]:
-        assert not same_json(left, right)
-        assert not same_json(right, left)
-    assert not same_json({"a": 1}, {"a": 1, "b": None})
+        assert not same_value(left, right)
+        assert not same_value(right, left)
+    assert not same_value({"a": 1}, {"a": 1, "b": None})
     assert holds({"a": None}, {"a": None, "b": MISSING})
     assert not holds({"a": None}, {"a": MISSING})
     assert not holds({}, {"a": None})
@@ -272,7 +271,7 @@ def test_a_change_keeps_every_other_byte(members, changes, ascii_only, style):
     data = (edge + "{" + edge).encode() + comma.encode().join(pieces) + (edge + "}" + edge).encode()
     before = json.loads(data)
     changed = replace_fields(data, changes)
-    assert same_json(json.loads(changed), {**before, **changes})
+    assert same_value(json.loads(changed), {**before, **changes})
     last = {name: number for number, (name, _) in enumerate(members)}
     position = 0
     for number, (name, _) in enumerate(members):

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from fallow.model.errors import StoreBusyError, StoreNotFoundError, StoreUnreadableError, StoreUnwritableError
-from fallow.model.keys import MISSING, RecordKey, Row
-from fallow.model.record import TYPE_ALIASES, canonical_id, frame_of, is_unicode, read_record
+from fallow.model.keys import MISSING, RecordKey, Row, canonical_id, is_unicode
+from fallow.model.record import TYPE_ALIASES, frame_of, read_record
 from fallow.model.times import zone
 from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 

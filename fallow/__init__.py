@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fallow.model.scoring import RetrievalScoring as RetrievalScoring
     from fallow.model.scoring import scoring_for as scoring_for
     from fallow.model.settings import RetentionConfig as RetentionConfig
+    from fallow.model.settings import RiskConfig as RiskConfig
     from fallow.plans.decision import Decision as Decision
     from fallow.plans.plan import PlanEntry as PlanEntry
     from fallow.plans.plan import RetentionPlan as RetentionPlan
@@ -54,6 +55,7 @@ _HOMES = {
     "RetentionConfig": "fallow.model.settings",
     "RetentionPlan": "fallow.plans.plan",
     "RetentionPlanner": "fallow.usecases.planner",
+    "RiskConfig": "fallow.model.settings",
     "RetrievalScoring": "fallow.model.scoring",
     "Scope": "fallow.model.scope",
     "TouchReport": "fallow.acting.touch",

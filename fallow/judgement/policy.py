@@ -30,6 +30,9 @@ _POLICY: Final = (
     "store.naive_timezone",
 )
 
+#: Settings that enter it only where a risk budget is set: an unchanged policy keeps its plan ids.
+_RISK: Final = ("risk.share", "risk.confidence", "risk.drop", "risk.questions", "risk.window_days")
+
 
 def policy_of(settings: Settings) -> dict[str, dict[str, Any]]:
     """The policy that a plan carries: value and origin of everything the decision rests on."""
@@ -38,6 +41,9 @@ def policy_of(settings: Settings) -> dict[str, dict[str, Any]]:
         item = settings.values[name]
         value = list(item.value) if isinstance(item.value, tuple) else item.value
         policy[name.partition(".")[2]] = {"value": value, "origin": item.origin}
+    if settings.risk.share is not None:
+        for name in _RISK:
+            policy[name] = {"value": settings.values[name].value, "origin": settings.values[name].origin}
     return policy
 
 

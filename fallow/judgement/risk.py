@@ -35,6 +35,10 @@ _BITS: Final = 25
 #: Memories put on the grid at once, and products (probes x memories) held at once.
 _ROWS: Final = 8192
 _PRODUCTS: Final = 1 << 25
+#: Questions compared with each other at once.
+_AT_ONCE: Final = 256
+#: Two questions at least this alike by cosine are one, asked again.
+REPEATED: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,33 @@ def answers(
         for place, products in enumerate(alike, start):
             found.append(near_enough(products, drop, -1 if own is None else int(own[place])))
     return found
+
+
+def distinct(vectors: NDArray[Any], whose: NDArray[Any], limit: int | None = None) -> list[int]:
+    """Indices of the questions, in their order, that repeat none of the same asker kept before; at most ``limit``.
+
+    Args:
+        vectors: n x d, of any length but 0.
+        whose: n labels; only questions with one label can repeat each other.
+        limit: stop there; None means all.
+    """
+    kept: list[int] = []
+    whole = np.zeros((0, vectors.shape[1]))
+    least = REPEATED * float(1 << _BITS) ** 2
+    for start in range(0, len(vectors), _AT_ONCE):
+        labels = whose[start : start + _AT_ONCE]
+        part = on_grid(vectors[start : start + _AT_ONCE])
+        before = (part @ whole.T >= least) & (labels[:, None] == whose[kept][None, :])
+        among = (part @ part.T >= least) & (labels[:, None] == labels[None, :])
+        new = ~np.logical_or.reduce(before, axis=1)
+        for index in range(len(part)):
+            if new[index]:
+                kept.append(start + index)
+                new[index + 1 :] &= ~among[index, index + 1 :]
+            if limit is not None and len(kept) >= limit:
+                return kept
+        whole = np.concatenate([whole, part[new]])
+    return kept
 
 
 def near_enough(alike: NDArray[Any], drop: float, itself: int = -1) -> NDArray[np.intp]:

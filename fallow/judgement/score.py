@@ -15,6 +15,8 @@ from fallow.model.settings import RetentionConfig
 from fallow.model.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
 from fallow.port.reading import StoreView
 
+#: Thresholds that forecasts and plans look at, beside the one in force.
+THRESHOLDS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 CONVERSATION: Final = "conversation_memory"
 #: What makes a conversation (SPEC §5.1).
 _CONVERSATION_KEY: Final = ("agent_id", "memory_id", "user_id", "thread_id")

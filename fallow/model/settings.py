@@ -85,6 +85,39 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RiskConfig:
+    """How likely a plan may cost the questions that people ask (SPEC §6.11).
+
+    Attributes:
+        share: new questions lose their nearest memory at most this often on average; None: no budget.
+        confidence: ...with this probability over the past questions drawn.
+        drop: a question loses when its nearest memory falls by more than this of the way to the median.
+        questions: past questions asked at most, old and new ones alike.
+        questions_file: a file of questions to ask instead of the store's own; empty: none.
+        window_days: only questions of the last so many days; 0: all.
+
+    Raises:
+        SettingError: a value is out of its range.
+    """
+
+    share: float | None = None
+    confidence: float = 0.9
+    drop: float = 0.1
+    questions: int = 200
+    questions_file: str = ""
+    window_days: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            try:
+                if value is not None or item.name != "share":
+                    object.__setattr__(self, item.name, SETTINGS[f"risk.{item.name}"].parse(value))
+            except ValueError as error:
+                raise SettingError(f"RiskConfig.{item.name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalConfig:
     """Who may approve, and what the approver is shown (SPEC §7.4, §14).
 
@@ -158,6 +191,11 @@ class Settings:
     def retention(self) -> RetentionConfig:
         """The retention section."""
         return RetentionConfig(**self._section("retention"))
+
+    @property
+    def risk(self) -> RiskConfig:
+        """The risk section."""
+        return RiskConfig(**self._section("risk"))
 
     @property
     def scoring(self) -> RetrievalScoring:
@@ -384,6 +422,36 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "FALLOW_RETENTION_BLAST_RADIUS_EACH",
         (),
         "above this share of one agent, memory or user the approver repeats the count",
+    ),
+    "risk.share": Setting(
+        _number(0, 1, above=True),
+        None,
+        "FALLOW_RISK_SHARE",
+        ("risk", "share"),
+        "new questions may lose their nearest memory this often; blank: no budget",
+    ),
+    "risk.confidence": Setting(
+        _number(0.5, 0.9999),
+        0.9,
+        "FALLOW_RISK_CONFIDENCE",
+        ("risk", "confidence"),
+        "how sure the promise of risk.share is",
+    ),
+    "risk.drop": Setting(
+        _number(0, 1),
+        0.1,
+        "FALLOW_RISK_DROP",
+        ("risk", "drop"),
+        "a question loses when its nearest falls by more than this of the way to the median",
+    ),
+    "risk.questions": Setting(
+        _whole(1, 100_000), 200, "FALLOW_RISK_QUESTIONS", (), "past questions asked at most, old and new alike"
+    ),
+    "risk.questions_file": Setting(
+        str, "", "FALLOW_RISK_QUESTIONS_FILE", (), "a file of questions with embeddings, instead of the store's own"
+    ),
+    "risk.window_days": Setting(
+        _number(0, 36500), 0.0, "FALLOW_RISK_WINDOW_DAYS", (), "only questions of the last so many days; 0: all"
     ),
     "apply.stop_file": Setting(
         str, "", "FALLOW_STOP_FILE", (), "while this file is there, nothing more is applied", local=True
@@ -660,9 +728,17 @@ def _unknown_in_variable(variable: Mapping[str, Any]) -> list[str]:
     return [f"fallow_settings: '{name[:60]}' is not a setting; not used" for name in named if name not in SETTINGS]
 
 
-def explicit(config: RetentionConfig, scoring: RetrievalScoring, base: Settings) -> Settings:
-    """Settings whose retention and scoring were given in code and replace every other source (SPEC §17)."""
+def explicit(
+    config: RetentionConfig, scoring: RetrievalScoring, base: Settings, risk: RiskConfig | None = None
+) -> Settings:
+    """Settings whose retention and scoring were given in code and replace every other source (SPEC §17).
+
+    Without ``risk`` there is no budget then, wherever one was set.
+    """
     values = dict(base.values)
+    given = risk or RiskConfig()
+    for item in fields(given):
+        values[f"risk.{item.name}"] = Resolved(getattr(given, item.name), "code")
     for section, source in (("retention", config), ("scoring", scoring)):
         for item in fields(source):
             name = f"{section}.{item.name}"

@@ -40,13 +40,15 @@ def fetch_keys(provider: Provider, keys: Iterable[RecordKey]) -> dict[RecordKey,
 class StoreView:
     """All primary records of a store as planning sees them: one frame a type, owners derived, doubles set apart.
 
-    ``cited`` holds every id that a readable, unsuppressed record cites.
+    ``cited`` holds every id that a readable, unsuppressed record cites. ``kept`` is what a use case read beside it,
+    by a name of its own, so that several scopes of one night read it once.
     """
 
     frames: dict[str, pl.DataFrame]
     cited: pl.Series
     unreadable: list[Unreadable]
     breaches: BreachCounts = field(default_factory=BreachCounts)
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
 def read_store(provider: Provider) -> StoreView:

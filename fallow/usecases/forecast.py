@@ -16,7 +16,7 @@ from fallow.acting.holds import active_holds
 from fallow.judgement.citations import cited_ids
 from fallow.judgement.holds import held_ids
 from fallow.judgement.protection import protection
-from fallow.judgement.score import CONVERSATION, in_scope, keep_some, score
+from fallow.judgement.score import CONVERSATION, THRESHOLDS, in_scope, keep_some, score
 from fallow.model.scope import Scope
 from fallow.model.settings import Settings
 from fallow.model.times import MICROSECONDS_PER_DAY, iso
@@ -27,8 +27,6 @@ from fallow.port.reading import StoreView, read_store
 
 #: Days ahead that are looked at.
 DAYS: Final = (0, 7, 30, 90)
-#: Thresholds that are looked at, beside the one in force.
-THRESHOLDS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from fallow.model.keys import RecordKey
 from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES
 from fallow.model.scope import Scope
 from fallow.model.scoring import RetrievalScoring
-from fallow.model.settings import RetentionConfig, Settings, explicit, resolve
+from fallow.model.settings import RetentionConfig, RiskConfig, Settings, explicit, resolve
 from fallow.model.times import wall_clock
 from fallow.plans.decision import Decision
 from fallow.plans.plan import RetentionPlan
@@ -102,6 +102,7 @@ class RetentionPlanner:
         agent_id: whose records; empty means the whole store.
         config: retention settings that replace every other source, agents' overrides and opt-outs included.
         scoring: ranking settings that do the same; decay and default importance enter the plan.
+        risk: a risk budget that does the same; with a config or scoring and no risk there is none.
         environ: the environment to resolve settings from; None reads the process's own.
     """
 
@@ -112,14 +113,15 @@ class RetentionPlanner:
         config: RetentionConfig | None = None,
         scoring: RetrievalScoring | None = None,
         *,
+        risk: RiskConfig | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._provider = provider
         self._agent_id = agent_id or None
-        self._explicit = config is not None or scoring is not None
+        self._explicit = config is not None or scoring is not None or risk is not None
         settings = settings_for(provider, self._agent_id if not self._explicit else None, environ=environ)
         if self._explicit:
-            settings = explicit(config or settings.retention, scoring or settings.scoring, settings)
+            settings = explicit(config or settings.retention, scoring or settings.scoring, settings, risk)
         zones = dict(provider.naive_timezone)
         self.settings = settings.replacing("store.naive_timezone", zones)
 

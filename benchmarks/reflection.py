@@ -22,9 +22,9 @@ import polars as pl
 from fallow.importance import Rarity
 from fallow.importance.heuristic import heuristic_rating
 from fallow.model.times import parse_as_of
+from fallow.port.reflections import covered_ids, read_reflections
 from fallow.port.registry import open_provider
 from fallow.reflection.reflecting import ReflectionConfig, reflect
-from fallow.reflection.stored import covered_ids, read_reflections
 
 TOP = 10
 

@@ -50,8 +50,9 @@ def test_links_within_the_repository_resolve(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
-def test_the_reference_pages_are_current() -> None:
-    command = [sys.executable, "docs/reference.py", "--check"]
+@pytest.mark.parametrize("script", ["docs/reference.py", "docs/structure.py"])
+def test_the_pages_made_from_the_code_are_current(script: str) -> None:
+    command = [sys.executable, script, "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

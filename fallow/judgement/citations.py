@@ -7,7 +7,7 @@ import polars as pl
 from fallow.model.settings import RetentionConfig
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, citations_of
-from fallow.reflection.stored import read_reflections
+from fallow.port.reflections import read_reflections
 
 
 def cited_ids(provider: Provider, view: StoreView, config: RetentionConfig) -> pl.Series:

@@ -28,8 +28,8 @@ from fallow.port.journal import SHARED, change_id, control_event, event_id, text
 from fallow.port.journal_writing import Change, insert_again, insert_control_rows, write_journal
 from fallow.port.protocol import Patch, Provider, Unreadable
 from fallow.port.reading import fetch_keys
+from fallow.port.reflections import REFLECTION, SUMMARIES, covered_ids, read_reflections
 from fallow.reflection.prompt import Claim, Reflected, build_prompt, parse_reflection
-from fallow.reflection.stored import REFLECTION, SUMMARIES, covered_ids, read_reflections
 
 CONVERSATION: Final = "conversation_memory"
 #: After so many failed passes a conversation is listed as needing attention; its rows stay uncovered.

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fallow.port.reflections import covered_ids, read_reflections
 from fallow.port.registry import open_provider
-from fallow.reflection.stored import covered_ids, read_reflections
 from tests.cli.test_commands import document
 from tests.conftest import write_as_agent
 from tests.fallow.test_reflection import points, talk

@@ -18,6 +18,7 @@ from fallow.model.errors import FallowError
 from fallow.model.keys import RecordKey
 from fallow.model.times import MICROSECONDS_PER_DAY
 from fallow.port.protocol import Outcome, Provider
+from fallow.port.reflections import covered_ids, read_reflections
 from fallow.port.registry import open_provider
 from fallow.reflection.prompt import build_prompt, parse_reflection
 from fallow.reflection.reflecting import (
@@ -29,7 +30,6 @@ from fallow.reflection.reflecting import (
     reflection_id,
     share_kept_by_reflections,
 )
-from fallow.reflection.stored import covered_ids, read_reflections
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, ids, planned, protected, record, store
 from tests.fallow.test_applying import Behind, Killed, approve, control, dies_after

@@ -9,8 +9,8 @@ import pytest
 from fallow.flows.reflect_conversations import reflect_conversations
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
+from fallow.port.reflections import read_reflections
 from fallow.port.registry import open_provider
-from fallow.reflection.stored import read_reflections
 from tests.conftest import write_as_agent
 from tests.fallow.test_reflection import talk
 

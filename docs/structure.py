@@ -23,7 +23,7 @@ WIDTH, ROW, BOX, HIGH = 980, 92, 132, 40
 INTRO = """# How the code is built
 
 Made by `python docs/structure.py` from the imports in the code; `lint-imports` holds the layers, and a test plants a
-wrong import at each border and sees it refused. A room imports only what lies below it. Nobody imports the providers and
+wrong import at each border and sees it refused. A room imports only what lies below it. Nobody imports providers or
 the data contracts: they come in by entry point, as anyone's would.
 
 ![The rooms and their imports](images/structure.svg)
@@ -93,9 +93,9 @@ def drawing(imports: Mapping[str, set[str]]) -> str:
         place[room] = (WIDTH - 80, 20 + (len(rows) - 4 + number) * ROW)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW}" font-family="sans-serif" '
-        'font-size="13" role="img" aria-label="Rooms of fallow, each importing only what lies below it">',
-        f'<rect width="{WIDTH}" height="{len(rows) * ROW}" fill="white"/>',
-    ]
+        'font-size="13" role="img" aria-label="Rooms of fallow, each importing only what lies below it">'
+    )
+    out = [head, f'<rect width="{WIDTH}" height="{len(rows) * ROW}" fill="white"/>']
     for room, targets in sorted(imports.items()):
         for target in sorted(targets):
             if room in place and target in place:

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import yaml
@@ -22,8 +22,9 @@ from prefect.blocks.core import Block
 from prefect.blocks.notifications import SlackWebhook
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
-from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
+from prefect.events.actions import CallWebhook, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from pydantic import SecretStr
 
 FILE = Path(__file__).with_name("automations.yaml")
 WEBHOOK, SLACK = "fallow-webhook", "fallow-slack"
@@ -53,7 +54,7 @@ def payload_of(item: Mapping[str, Any]) -> str:
 
 def automation_of(item: Mapping[str, Any], blocks: Mapping[str, UUID]) -> AutomationCore:
     """One automation: this event, once each, calls every block there is."""
-    actions: list[ActionTypes] = []
+    actions: list[Any] = []
     if WEBHOOK in blocks:
         actions.append(CallWebhook(block_document_id=blocks[WEBHOOK], payload=payload_of(item)))
     if SLACK in blocks:
@@ -70,10 +71,10 @@ def blocks_for(environment: Mapping[str, str]) -> dict[str, UUID]:
     """Saves a block for each address that is given; their ids."""
     wanted: dict[str, Block] = {}
     if address := environment.get("FALLOW_WEBHOOK_URL", "").strip():
-        wanted[WEBHOOK] = Webhook(url=address)
+        wanted[WEBHOOK] = Webhook(url=SecretStr(address))
     if address := environment.get("FALLOW_SLACK_WEBHOOK_URL", "").strip():
-        wanted[SLACK] = SlackWebhook(url=address)
-    return {name: block.save(name, overwrite=True) for name, block in wanted.items()}
+        wanted[SLACK] = SlackWebhook(url=SecretStr(address))
+    return {name: cast("UUID", block.save(name, overwrite=True)) for name, block in wanted.items()}
 
 
 def deploy(blocks: Mapping[str, UUID]) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.building import build, copy_of_the_checkout
 from tests.conftest import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -95,48 +96,86 @@ def test_no_lock_file_and_no_registry_host_in_the_repository() -> None:
     assert not found
 
 
-def test_the_wheel_holds_fallow_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+#: Folders of the repository that are packages under another place than their own.
+ROOMS = {"data_contracts", "deployments", "flows", "providers", "tasks"}
+
+
+def packages_by_folder() -> set[str]:
+    """What the folders say: every folder with Python modules, under the name it is imported by."""
+    found = set()
+    for room in ("fallow", *sorted(ROOMS)):
+        for path in (REPOSITORY / room).rglob("__init__.py"):
+            name = ".".join(path.parent.relative_to(REPOSITORY).parts)
+            found.add(name if room == "fallow" else f"fallow.{name}")
+    return found
+
+
+def test_the_list_of_packages_is_what_the_folders_are() -> None:
+    tool = PROJECT["tool"]["setuptools"]
+    assert tool["packages"] == sorted(packages_by_folder())
+    assert tool["package-dir"] == {"fallow": "fallow", **{f"fallow.{room}": room for room in sorted(ROOMS)}}
+    homeless = [
+        path
+        for room in ("fallow", *ROOMS)
+        for path in (REPOSITORY / room).rglob("*.py")
+        if not (path.parent / "__init__.py").is_file()
+    ]
+    assert homeless == []
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of_the_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    roots = {name.split("/")[0] for name in names}
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_holds_fallow_alone_and_all_of_it(checkout: Path, tmp_path: Path) -> None:
+    files = contents(build("wheel", checkout, tmp_path))
+    roots = {name.split("/")[0] for name in files}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"fallow"}
-    assert "fallow/py.typed" in names
+    (metadata,) = (data.decode() for name, data in files.items() if name.endswith("METADATA"))
     assert "License-Expression: Apache-2.0" in metadata
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in files)
     for extra in PROJECT["project"]["optional-dependencies"]:
         assert f"Provides-Extra: {extra}" in metadata
+    expected = {"fallow/py.typed"}
+    for path in tracked():
+        name = path.relative_to(REPOSITORY).as_posix()
+        room = name.split("/")[0]
+        if path.suffix == ".py" and room in {"fallow", *ROOMS}:
+            expected.add(name if room == "fallow" else f"fallow/{name}")
+        elif path.name.endswith(".odcs.yaml") or name == "deployments/prefect.yaml":
+            expected.add(f"fallow/{name}")
+    assert expected <= files.keys()
+    assert {name for name in files if name.endswith(".py")} <= expected
 
 
-def test_the_source_distribution_builds_the_same_wheel(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t"]
-    subprocess.run([*build, "sdist", "-d", str(tmp_path)], cwd=REPOSITORY, check=True, capture_output=True)
-    (sdist,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
+def test_the_source_distribution_builds_the_same_wheel(checkout: Path, tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", checkout, tmp_path)) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
-    for name in (
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "pyproject.toml",
-        "providers/filesystem.py",
-        "tests/conftest.py",
-    ):
-        assert (source / name).is_file(), name
+    missing = [
+        name
+        for path in tracked()
+        if not (source / (name := path.relative_to(REPOSITORY).as_posix())).is_file() and name != ".gitignore"
+    ]
+    assert missing == []
     assert not (source / ".git").exists()
-    contents = []
-    for number, folder in enumerate((REPOSITORY, source)):
-        subprocess.run(
-            [*build, "wheel", "-d", str(tmp_path / str(number))], cwd=folder, check=True, capture_output=True
-        )
-        (wheel,) = (tmp_path / str(number)).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            contents.append({name: archive.read(name) for name in archive.namelist() if "RECORD" not in name})
-    assert contents[0].keys() == contents[1].keys()
-    assert contents[0] == contents[1]
+    first, second = (contents(build("wheel", folder, tmp_path / folder.name)) for folder in (checkout, source))
+    assert first.keys() == second.keys()
+    assert {name for name in first if first[name] != second[name] and "RECORD" not in name} == set()
+
+
+def test_an_editable_install_adds_fallow_and_nothing_else(tmp_path: Path) -> None:
+    """From another folder: the checkout's own folders are no packages of the environment."""
+    names = [*sorted(ROOMS), "tests", "docs", "benchmarks"]
+    code = f"from importlib.util import find_spec; print([n for n in {names!r} if find_spec(n)], find_spec('fallow'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[] ModuleSpec"), done.stdout
 
 
 def test_every_extra_is_named_in_the_docs() -> None:
@@ -197,8 +236,9 @@ def test_ci_calls_every_check() -> None:
         "debian-packages",
         "ruff check .",
         "ruff format --check .",
+        ".ci/tree",
         "bin/mypy",
-        "lint-imports",
+        "bin/lint-imports",
         ".ci/contracts",
     ):
         assert command in script

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -53,13 +54,9 @@ def run_pipeline(
     Raises:
         FallowError: the port is taken, the server does not come up, a deployment fails, the worker ends.
     """
-    deployments = Path(__file__).resolve().parents[2] / "deployments" / "prefect.yaml"
-    if not deployments.is_file():
-        raise FallowError("the pipeline is not here", hint="serve runs from a checkout; the wheel is the library alone")
     if find_spec("prefect") is None:
-        raise FallowError(
-            "Prefect is not installed here", hint="pip install -c constraints.txt -e '.[prefect]' in the checkout"
-        )
+        raise FallowError("Prefect is not installed here", hint="pip install 'fallow[prefect]'")
+    deployments = Path(str(files("fallow.deployments") / "prefect.yaml"))
     environment = {**os.environ, **({"FALLOW_STORE": store} if store else {})}
     environment.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     named = environment.get("PREFECT_API_URL", "").strip()
@@ -161,7 +158,7 @@ def _prefect(environment: dict[str, str], deployments: Path, *, named_pool: bool
     commands: list[tuple[str, ...]] = [] if named_pool else [("work-pool", "create", _POOL, "--type", "process")]
     commands.append(("deploy", "--all", "--prefect-file", str(deployments)))
     for arguments in commands:
-        _run(environment, arguments, deployments.parents[1])
+        _run(environment, arguments, deployments.parent)
 
 
 def _run(environment: dict[str, str], arguments: tuple[str, ...], folder: Path | None = None) -> None:

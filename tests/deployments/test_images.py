@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from fallow.model.settings import SETTINGS
+from tests.building import build
 from tests.conftest import REPOSITORY
 from tests.prefect_server import PrefectServer
 
@@ -156,30 +158,37 @@ def test_the_image_is_slim_and_runs_without_rights() -> None:
 
 
 def test_what_the_image_copies_is_enough_to_run_every_flow(tmp_path: Path) -> None:
-    """The files that COPY names, alone in a folder: every deployment's entrypoint can be imported from there."""
+    """The wheel built from the files that COPY names: every deployment's entrypoint can be imported from it."""
     names = [
         source for word, rest in dockerfile() if word == "COPY" and "--from" not in rest for source in rest.split()[:-1]
     ]
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8")
+    (tmp_path / "source").mkdir()
     for name in names:
         assert f"\n!{name}\n" in ignored, f"{name} is kept from the build"
         source = REPOSITORY / name
         if source.is_dir():
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, tmp_path / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(source, tmp_path / name)
+            shutil.copy(source, tmp_path / "source" / name)
     entrypoints = yaml.safe_load((FOLDER / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
     modules = sorted({item["entrypoint"].split(":")[0] for item in entrypoints})
+    wheel = build("wheel", tmp_path / "source", tmp_path / "wheels")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
     code = (
         f"import sys; sys.path[:] = [p for p in sys.path if p != {str(REPOSITORY)!r}]; sys.path.insert(0, '.');"
         f"sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()];"
         f"import importlib; [importlib.import_module(m) for m in {modules!r}];"
-        f"import fallow, flows, tasks, providers, data_contracts;"
-        f"print([m.__file__ for m in (fallow, flows, tasks, providers, data_contracts)])"
+        f"import fallow; from importlib.resources import files;"
+        f"print(fallow.__file__, files('fallow.deployments') / 'prefect.yaml')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "installed", capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert str(REPOSITORY) not in done.stdout
+    assert (tmp_path / "installed" / "fallow" / "deployments" / "prefect.yaml").is_file()
 
 
 def placeholders(value: Any) -> set[str]:

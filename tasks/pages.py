@@ -18,6 +18,7 @@ from fallow.model.keys import RecordKey
 from fallow.model.settings import without_secrets
 from fallow.model.times import iso
 from fallow.plans.plan import PlanEntry, RetentionPlan
+from fallow.showing.risk import risk_lines
 from fallow.usecases.effect import effect_lines
 from fallow.usecases.suppressed import Suppressed
 
@@ -101,6 +102,8 @@ def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expire
     if plan.wide:
         share = plan.document["blast_radius"]["share"]
         parts.append(f"**This hides {share:.0%} of its scope**: look twice.")
+    if "risk" in plan.document:
+        parts += [escaped(line) for line in risk_lines(plan.document["risk"], plan.counts["over_risk"])[:2]]
     parts += [
         (
             f"To approve, repeat the number of records planned: {len(plan.entries)}. "
@@ -174,6 +177,9 @@ def plan_page(
     ]
     if picture:
         parts.append(f"![how retention spreads, and where the cut is]({data_url(picture)})")
+    if "risk" in plan.document:
+        parts.append("## Risk")
+        parts += [escaped(line) for line in risk_lines(plan.document["risk"], plan.counts["over_risk"])]
     if effect:
         parts += ["## What retrieval loses, and what comes back", *_effect(effect)]
     parts += [
@@ -220,6 +226,8 @@ def _numbers(plan: RetentionPlan) -> str:
         ("in this plan", counts["planned"]),
         ("deferred to a later plan by the cap", counts["deferred"]),
     ]
+    if "over_risk" in counts:
+        rows.append(("kept by the risk budget", counts["over_risk"]))
     if counts["changed_while_planning"]:
         rows.append(("changed while this was planned, left out", counts["changed_while_planning"]))
     types = Counter(entry.memory_type for entry in plan.entries)

@@ -98,6 +98,9 @@ def forecast(
         rows.append((f"{threshold:g}{mark}", *cells))
     days = [f"in {day} days" if day else "now" for day in current.days]
     table(f"Eligible of {current.scanned} records, if nobody recalls any", ("below", *days), rows, days)
+    if current.risk:
+        shares = [(f"{share:g}", *map(str, numbers)) for share, numbers in current.risk.items()]
+        table("Of these, within a risk budget", ("share", *days), shares, days)
     for name, found in (("current policy", current), ("the file's policy", other)):
         if found is None:
             continue

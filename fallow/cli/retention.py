@@ -122,6 +122,7 @@ def retention_plan(
 def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
     """A plan for people: one sentence, the numbers, what is protected, the lowest records."""
     from fallow.judgement.policy import policy_advice
+    from fallow.showing.risk import risk_lines
 
     counts = plan.counts
     say(f"{plan.plan_id}")
@@ -137,6 +138,9 @@ def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
     say("protected: " + (", ".join(f"{reason} {number}" for reason, number in held.items()) or "none"))
     if counts["breaches"]:
         say("breaches: " + ", ".join(f"{name} {number}" for name, number in counts["breaches"].items()))
+    if "risk" in plan.document:
+        for line in risk_lines(plan.document["risk"], counts["over_risk"]):
+            say(line)
     coverage = plan.document["coverage"]
     say(
         f"importance coverage {coverage['rated']:.0%}, recalled ever {coverage['accessed']:.0%}, "

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fallow.model.record import canonical_id, read_mapping, read_superseded
+from fallow.model.keys import canonical_id
+from fallow.model.record import read_mapping, read_superseded
 
 if TYPE_CHECKING:
     from fallow.ranking.scoring import Candidate

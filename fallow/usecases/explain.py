@@ -15,15 +15,17 @@ from fallow.judgement.policy import policy_of
 from fallow.judgement.protection import protection
 from fallow.judgement.score import CONVERSATION, in_scope, keep_some, score
 from fallow.model.errors import FallowError, RecordNotFoundError, UsageError
+from fallow.model.keys import RecordKey
 from fallow.model.record import PRIMARY_TYPES
 from fallow.model.scope import Scope
-from fallow.model.settings import Settings
+from fallow.model.settings import MAX_CANDIDATES_LIMIT, Settings
 from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.plans.storage import list_plans, load_plan, recently_left_out, standings_of
 from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.port.protocol import Provider
-from fallow.port.reading import read_store
+from fallow.port.reading import StoreView, read_store
 from fallow.usecases.planner import check_memory_type
+from fallow.usecases.planning import make_plan
 
 
 def days_until_eligible(
@@ -127,6 +129,9 @@ def explain_record(
             decay=decay,
             weights=config.effective_weights,
         )
+    verdict = _verdict(row["protection"], wait, row["retention"] < config.min_retention)
+    if verdict == "eligible":
+        verdict = _within_risk(provider, settings, scope, key=RecordKey(kind, record_id), as_of=as_of, view=view)
     return {
         "record_id": record_id,
         "memory_type": kind,
@@ -147,11 +152,26 @@ def explain_record(
         "holds": [hold.to_json(as_of) for hold in holds],
         "cited_by": _citing(view.frames, record_id),
         "days_until_eligible": None if wait is None else round(wait, 3),
-        "verdict": _verdict(row["protection"], wait, row["retention"] < config.min_retention),
+        "verdict": verdict,
         "breaches": list(row["breaches"] or ()),
         "plans": _plans(provider, record_id, kind, as_of),
         "journal": _journal(provider, record_id, kind),
     }
+
+
+def _within_risk(
+    provider: Provider, settings: Settings, scope: Scope, *, key: RecordKey, as_of: int, view: StoreView
+) -> str:
+    """Whether the risk budget of a plan over the owner's records reaches an eligible record."""
+    if settings.risk.share is None:
+        return "eligible"
+    left_out = recently_left_out(provider, as_of, settings.retention.left_out_days)
+    whole = settings.replacing("retention.max_candidates", MAX_CANDIDATES_LIMIT)
+    plan = make_plan(provider, whole, scope=scope, as_of=as_of, now=as_of, left_out=left_out, view=view)
+    within = plan.document["risk"]["within"]
+    if any(entry.key == key for entry in plan.entries) or not plan.counts["over_risk"]:
+        return f"eligible, within the risk budget of {settings.risk.share:g}"
+    return f"eligible, but the risk budget of {settings.risk.share:g} ends after {within} records of its scope"
 
 
 def _verdict(protected: str | None, wait: float | None, low: bool) -> str:

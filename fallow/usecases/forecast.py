@@ -7,7 +7,7 @@ created, recalled or rated meanwhile is not known, so it is not counted; a hold 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import polars as pl
@@ -24,6 +24,7 @@ from fallow.plans.storage import recently_left_out
 from fallow.port.gate import ContractResult
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, read_store
+from fallow.usecases.risk import in_order, within_shares
 
 #: Days ahead that are looked at.
 DAYS: Final = (0, 7, 30, 90)
@@ -39,6 +40,8 @@ class Forecast:
         current: the threshold in force.
         days: days ahead.
         eligible: by threshold, one count a day; no cap on candidates is applied.
+        risk: by share of a risk budget, one count a day of what it would take at the threshold in force; empty
+            where no budget is set.
     """
 
     as_of: int
@@ -46,6 +49,7 @@ class Forecast:
     current: float
     days: tuple[int, ...]
     eligible: dict[float, tuple[int, ...]]
+    risk: dict[float, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -57,6 +61,11 @@ class Forecast:
             "eligible": [
                 {"min_retention": threshold, "records": list(counts)} for threshold, counts in self.eligible.items()
             ],
+            **(
+                {"risk": [{"share": share, "records": list(counts)} for share, counts in self.risk.items()]}
+                if self.risk
+                else {}
+            ),
         }
 
 
@@ -90,6 +99,7 @@ def forecast(
     wanted = sorted({*thresholds, config.min_retention})
     counts = {threshold: [0] * len(days) for threshold in wanted}
     scanned = 0
+    listed: list[list[pl.DataFrame]] = [[] for _ in days]
     grace = round(config.grace_days * MICROSECONDS_PER_DAY)
     for memory_type in config.memory_types:
         frame = view.frames[memory_type].filter(in_scope(scope, excluded_agents))
@@ -116,12 +126,19 @@ def forecast(
                 kept = scored
                 if memory_type == CONVERSATION:
                     kept = keep_some(scored, replace(config, min_retention=threshold))
-                free = kept.filter(pl.col("protection").is_null(), pl.col("age") >= grace).get_column("retention")
-                counts[threshold][place] += int((free < threshold).sum())
+                free = kept.filter(
+                    pl.col("protection").is_null(), pl.col("age") >= grace, pl.col("retention") < threshold
+                )
+                counts[threshold][place] += free.height
+                if threshold == config.min_retention:
+                    listed[place].append(free.with_columns(pl.lit(memory_type).alias("memory_type")))
     return Forecast(
         as_of=as_of,
         scanned=scanned,
         current=config.min_retention,
         days=tuple(days),
         eligible={threshold: tuple(numbers) for threshold, numbers in counts.items()},
+        risk=within_shares(
+            provider, settings.risk, scope, [in_order(pl.concat(frames)) for frames in listed], as_of=as_of, view=view
+        ),
     )

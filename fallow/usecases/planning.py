@@ -33,7 +33,7 @@ from fallow.plans.plan import SCHEMA_VERSION, PlanEntry, RetentionPlan
 from fallow.port.gate import ContractResult
 from fallow.port.protocol import Provider, Unreadable
 from fallow.port.reading import StoreView, read_store
-from fallow.usecases.risk import budget, order_of, thresholds_of
+from fallow.usecases.risk import budget, in_order, order_of, thresholds_of
 
 #: A plan shows how the retention of its scope's visible records spreads over this many equal parts of 0..1.
 DISTRIBUTION_BINS: Final = 20
@@ -114,7 +114,7 @@ def make_plan(
     found = [item for item in view.unreadable if item.key.memory_type in config.memory_types]
     for item in found:
         counts.breaches.add(item.reason.partition(":")[0].replace(" ", "_"), item.key.record_id)
-    ordered = pl.concat(free).sort("retention", "created_at", "record_id", "memory_type")
+    ordered = in_order(pl.concat(free))
     ranked = ordered.filter(pl.col("retention") < config.min_retention)
     limit = budget(provider, settings.risk, scope, order_of(ordered), as_of=as_of, view=view)
     within = ranked if limit is None else ranked.head(limit.promise.length)

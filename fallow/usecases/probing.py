@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fallow.model.errors import UsageError
-from fallow.model.keys import RecordKey
-from fallow.model.record import PRIMARY_TYPES, canonical_id, read_ranking_signals, schema
+from fallow.model.keys import RecordKey, canonical_id
+from fallow.model.record import PRIMARY_TYPES, read_ranking_signals, schema
 from fallow.port.protocol import Provider
 from fallow.ranking.vectors import read_vector
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("record_id", "agent_id", "created_at", "retention_state", "role")
 #: Under this name a view keeps the embeddings, when several scopes are planned in one night.
 _KEPT: Final = "memories with embeddings"
+#: Shares that a forecast looks at, beside the one in force.
+SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 #: Questions that a document names at most.
 _NAMED: Final = 50
 
@@ -212,6 +214,11 @@ class Budget:
         return round(float((self.first <= taken).mean()), DECIMALS) if len(self.first) else 0.0
 
 
+def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Candidates as a plan takes them: by retention, the older first, then by id (SPEC §6.5)."""
+    return frame.sort("retention", "created_at", "record_id", "memory_type")
+
+
 def order_of(frame: pl.DataFrame) -> list[RecordKey]:
     """The records of a frame in its order."""
     return [RecordKey(*item) for item in frame.select("memory_type", "record_id").iter_rows()]
@@ -233,3 +240,23 @@ def budget(
     first = asked.losses(order)
     made = promise(first, len(order), share=risk.share, confidence=risk.confidence)
     return Budget(risk, asked, tuple(order), first, made)
+
+
+def within_shares(
+    provider: Provider,
+    risk: RiskConfig,
+    scope: Scope,
+    orders: Sequence[pl.DataFrame],
+    *,
+    as_of: int,
+    view: StoreView,
+) -> dict[float, tuple[int, ...]]:
+    """By share, how many records of each order a budget of it would take; nothing where no budget is set."""
+    if risk.share is None:
+        return {}
+    asked = ask(provider, risk, scope, as_of=as_of, view=view)
+    losses = [(asked.losses(order_of(frame)), len(frame)) for frame in orders]
+    return {
+        share: tuple(promise(first, number, share=share, confidence=risk.confidence).length for first, number in losses)
+        for share in sorted({*SHARES, risk.share})
+    }

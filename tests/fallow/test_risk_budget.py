@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fallow.tasks.pages import plan_page
 
 from fallow import RetentionConfig, RetentionPlanner, RiskConfig
+from fallow.cli.app import run
 from fallow.model.errors import SettingError, UsageError
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
@@ -174,6 +176,40 @@ def test_a_file_of_questions_takes_the_place_of_the_stores_own_6_11(tmp_path: Pa
             under(provider, share=0.1, questions_file=str(file))
         with pytest.raises(UsageError, match="cannot be read"):
             under(provider, share=0.1, questions_file=str(tmp_path / "none"))
+
+
+def test_forecast_explain_page_and_command_show_the_budget_6_11(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SHARE": "0.1"}.items():
+        monkeypatch.setenv(f"FALLOW_RISK_{name}", value)
+    monkeypatch.setenv("FALLOW_RETENTION_FORMULA", "importance_first")
+    monkeypatch.setenv("MEMORIZZ_RETENTION_MIN_SCORE", "0.5")
+    with store(tmp_path / "s", *rows()) as provider:
+        plan = under(provider, share=0.1)
+        page = plan_page(plan, texts=None, expires_at=NOW, picture=b"", file="")
+    at = ["--store", str(tmp_path / "s"), "--as-of", "2026-12-01T00:00:00Z"]
+    assert "promise" not in page
+    assert "kept by the risk budget" in page
+    assert "lose their nearest memory" in page
+    assert run(["forecast", *at, "--json"]) == 0
+    shares = {row["share"]: row["records"][0] for row in json.loads(capsys.readouterr().out)["risk"]}
+    assert shares[0.1] == len(plan.entries)
+    assert [shares[share] for share in sorted(shares)] == sorted(shares.values())
+    assert run(["forecast", *at]) == 0
+    assert "within a risk budget" in capsys.readouterr().out
+    verdicts = {}
+    for name in ("i00", "a59"):
+        assert run(["explain", name, *at, "--json"]) == 0
+        verdicts[name] = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdicts["i00"] == "eligible, within the risk budget of 0.1"
+    assert (
+        verdicts["a59"] == f"eligible, but the risk budget of 0.1 ends after {len(plan.entries)} records of its scope"
+    )
+    assert run(["retention-plan", *at]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "with 90% confidence at most 10% of new questions like these lose their nearest memory" in said
+    assert "2 of them lose it at this cut (3.3%, p 0.053)" in said
 
 
 def test_records_that_no_question_can_find_are_counted_6_11(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
-from fallow.data_contracts.checking import gate
 from fallow.tasks.steps import open_store, settings_variable, step
 from prefect.variables import Variable
 
@@ -39,7 +37,6 @@ def apply_stored(store: str | None, plan_id: str) -> dict[str, Any]:
             provider,
             plan_id,
             now=now,
-            gate=partial(gate, provider, as_of=now),
             approval=settings.approval,
             stop=lambda: stop_file_says(stop_file) or stop_value_says(Variable.get(STOP_VARIABLE, default=None)),
         ).to_json()

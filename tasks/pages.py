@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fallow.judgement.policy import policy_advice
+from fallow.judgement.words import MEANINGS, called
 from fallow.model.keys import RecordKey
 from fallow.model.settings import without_secrets
 from fallow.model.times import iso
@@ -113,22 +114,6 @@ def form_text(plan: RetentionPlan, texts: Mapping[RecordKey, str] | None, expire
         lowest(plan, texts),
     ]
     return "\n\n".join(parts)
-
-
-#: Why a record that is old and low stays all the same, for people (SPEC §6.3).
-_PROTECTIONS: Final[Mapping[str, str]] = {
-    "unreadable": "cannot be read, so it is not judged",
-    "unknown_creation_time": "nobody knows how old it is",
-    "suppressed": "hidden already",
-    "sealed": "sealed into its own thread",
-    "held": "somebody put a hold on it",
-    "pinned": "pinned by its agent or user",
-    "verified": "verified to be right",
-    "restored": "a person took it back a short while ago",
-    "left_out": "an approver left it out a short while ago",
-    "cited": "something visible is built on it",
-    "quarantined": "it breaks its data contract",
-}
 
 
 def plan_page(
@@ -245,7 +230,7 @@ def _protected(plan: RetentionPlan) -> str:
     held.sort(key=lambda item: -item[1])
     return markdown_table(
         ("old and low enough, but", "records", ""),
-        [(reason.replace("_", " "), number, _PROTECTIONS.get(reason, "")) for reason, number in held],
+        [(called(reason), number, MEANINGS[reason]) for reason, number in held],
     )
 
 

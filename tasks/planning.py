@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fallow.data_contracts.checking import gate
 from fallow.tasks.shards import Shard, view_of_shards
 from fallow.tasks.steps import open_store, settings_variable, step
 
@@ -17,6 +16,7 @@ from fallow.model.scope import Scope
 from fallow.model.times import wall_clock
 from fallow.plans.plan import RetentionPlan
 from fallow.plans.storage import StoredPlan, list_plans, plan_of_run
+from fallow.port.gate import check_store
 from fallow.port.reading import read_agents, read_store
 from fallow.usecases.planner import plan_scope, settings_for
 
@@ -77,7 +77,7 @@ def make_plans(
         agents = read_agents(provider)
         opted_out = agent_policies(agents).off if scope is None else ()
         view = view_of_shards(shards, provider) if shards else read_store(provider)
-        contracts = gate(provider, view, as_of=as_of)
+        contracts = check_store(provider, view, as_of)
         open_now = [plan for plan in list_plans(provider, now) if plan.state == "open"]
         for one in scopes_of(view) if scope is None else (scope,):
             settings = settings_for(provider, one.agent_id, options, variable=variable, agents=agents)
@@ -87,7 +87,8 @@ def make_plans(
                 plans.append(ScopePlan(scope=one.label, note="retention is off"))
             else:
                 try:
-                    contracts.refuse(settings.retention.memory_types)
+                    if contracts is not None:
+                        contracts.refuse(settings.retention.memory_types)
                 except ContractBreachError as error:
                     plans.append(ScopePlan(scope=one.label, note="the store breaks its contract", breach=str(error)))
                     continue

@@ -8,7 +8,7 @@ condition that fails is read again and named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -16,21 +16,23 @@ import polars as pl
 
 from fallow.acting.configured_files import stop_file_says
 from fallow.acting.deciding import check_recorded
+from fallow.acting.evidence import gather_evidence
 from fallow.acting.holds import active_holds
-from fallow.judgement.citations import cited_ids
 from fallow.judgement.holds import held_ids
-from fallow.judgement.protection import COLUMNS, protection
+from fallow.judgement.policy import Policy
 from fallow.judgement.score import CONVERSATION, conversation_room
+from fallow.judgement.verdicts import Evidence, protections
+from fallow.judgement.words import skipped_for
 from fallow.model.canonical import cut
 from fallow.model.errors import PlanExpiredError, PlanStateError, StoppedError
 from fallow.model.keys import RecordKey, Row
-from fallow.model.record import Record, basis, fingerprint, frame_of, read_record, requirements
-from fallow.model.settings import ApprovalConfig, RetentionConfig, resolve
+from fallow.model.record import Record, basis, fingerprint, read_record, requirements
+from fallow.model.settings import ApprovalConfig, resolve
 from fallow.model.times import iso, parse_time
 from fallow.plans.events import forgotten_event, forgotten_key
 from fallow.plans.plan import PlanEntry, RetentionPlan
 from fallow.plans.storage import MAX_NOTE, load_plan, stored_plan
-from fallow.port.gate import ContractGate, ContractResult
+from fallow.port.gate import ContractGate, check_store
 from fallow.port.journal import change_id, event_id, text_time
 from fallow.port.journal_writing import Change, find_heads, insert_again, insert_control_rows, write_journal
 from fallow.port.protocol import Patch, Provider, Unreadable
@@ -100,14 +102,12 @@ class _Suppression:
 
     provider: Provider
     plan: RetentionPlan
-    config: RetentionConfig
+    policy: Policy
     approver: str
     note: str
     now: int
-    cited: pl.Series
+    evidence: Evidence
     entries: dict[RecordKey, PlanEntry]
-    quarantined: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     kept: frozenset[RecordKey] = frozenset()
     applied: list[RecordKey] = field(default_factory=list)
     already: list[RecordKey] = field(default_factory=list)
@@ -121,7 +121,7 @@ class _Suppression:
     ) -> dict[RecordKey, str | None]:
         """For each record why it is not to be written now, or None where it is (SPEC §8.1)."""
         found: dict[RecordKey, str | None] = {}
-        as_planned: dict[RecordKey, Record] = {}
+        records: dict[RecordKey, Record] = {}
         for key in keys:
             row = rows.get(key)
             if row is None:
@@ -129,29 +129,32 @@ class _Suppression:
             elif isinstance(row, Unreadable):
                 found[key] = "unreadable"
             else:
-                record = read_record(row, key.memory_type, key.record_id)
-                found[key] = self._moved(key, row, record)
-                if found[key] is None:
-                    as_planned[key] = record
-        frame = frame_of(as_planned.values(), COLUMNS).select(protection(self.config, self.now, cited=self.cited))
-        for key, reason in zip(as_planned, frame.to_series().to_list(), strict=True):
-            if reason is None and key in self.kept:
-                found[key] = "conversation minimum"
-            else:
-                found[key] = "newly cited" if reason == "cited" else reason
+                records[key] = read_record(row, key.memory_type, key.record_id)
+                found[key] = None
+        protected = protections(records.values(), self.policy, self.evidence, as_of=self.now)
+        for (key, record), reason in zip(records.items(), protected, strict=True):
+            row = rows[key]
+            assert isinstance(row, dict)
+            found[key] = self._verdict(key, row, record, reason)
         return found
 
-    def _moved(self, key: RecordKey, row: Row, record: Record) -> str | None:
-        """What has become of a record since it was planned; None where it is as it was."""
+    def _verdict(self, key: RecordKey, row: Row, record: Record, protected: str | None) -> str | None:
         mine = record.suppressed_by == self.plan.plan_id
         if record.retention_state == "suppressed":
             return "already" if mine else "suppressed"
         if mine:
             return "restored"
-        if key.record_id in self.quarantined.get(key.memory_type, ()):
-            return "quarantined"
-        if key.record_id in self.held.get(key.memory_type, ()):
-            return "held"
+        if protected in {"quarantined", "held"}:
+            return skipped_for(protected)
+        moved = self._moved(key, row, record)
+        if moved is not None:
+            return moved
+        if protected is None and key in self.kept:
+            protected = "conversation_minimum"
+        return None if protected is None else skipped_for(protected)
+
+    def _moved(self, key: RecordKey, row: Row, record: Record) -> str | None:
+        """What has become of a record since it was planned; None where it is as it was."""
         entry = self.entries[key]
         parts = basis(row, record)
         if record.retention_state == "sealed" and entry.basis["retention_state"] != "sealed":
@@ -258,7 +261,7 @@ def apply_plan(
         plan_id: an approved plan.
         now: the wall clock, microseconds; becomes suppressed_at.
         progress: called with (records settled, records approved) after each chunk.
-        gate: holds the store against its contracts; a record that breaks a must is skipped.
+        gate: holds the store against its contracts, instead of the installed ones; what breaks a must is skipped.
         approval: who may approve and whether it must be signed; None: as the environment says.
         stop: asked before every chunk; None: the stop file that the environment names.
 
@@ -288,29 +291,22 @@ def apply_plan(
     left_out = set(decision.leave_out)
     entries = {entry.key: entry for entry in plan.entries if entry.key not in left_out}
     keys = list(entries)
-    config = RetentionConfig(
-        protect_pinned=plan.policy("protect_pinned"),
-        protect_verified=plan.policy("protect_verified"),
-        protect_sealed=plan.policy("protect_sealed"),
-        grace_days=plan.policy("grace_days"),
-        covered_rows=plan.policy("covered_rows", "protect"),
-        formula=plan.policy("formula", "mean"),
-    )
+    policy = Policy.of_document(plan.document["policy"])
     view = read_store(provider)
-    contracts = ContractResult() if gate is None or ended else gate(view)
-    contracts.refuse({entry.memory_type for entry in plan.entries})
+    contracts = None if ended else check_store(provider, view, now) if gate is None else gate(view)
+    if contracts is not None:
+        contracts.refuse({entry.memory_type for entry in plan.entries})
     work = _Suppression(
         provider=provider,
         plan=plan,
-        config=config,
+        policy=policy,
         approver=decision.by,
         note=decision.reason,
         now=now,
-        cited=cited_ids(provider, view, config),
+        # What an approver left out of another plan is no reason here: this one was approved with the record in it.
+        evidence=gather_evidence(provider, view, policy, as_of=now, contracts=contracts, left_out={}),
         entries=entries,
-        quarantined=contracts.quarantined,
-        held=held_ids(view.frames, active_holds(provider, now)),
-        kept=_kept(view, plan, entries),
+        kept=_kept(view, policy, entries),
     )
     report = ApplyReport(
         plan_id=plan.plan_id,
@@ -344,7 +340,7 @@ def apply_plan(
                 hint="every change so far is journalled; take the stop away and apply the plan again",
             )
         if number:
-            work.held = held_ids(view.frames, active_holds(provider, now))
+            work.evidence = replace(work.evidence, held=held_ids(view.frames, active_holds(provider, now)))
         work.chunk(chunk)
         if progress is not None:
             progress(min(len(keys), (number + 1) * size), len(keys))
@@ -356,9 +352,9 @@ def apply_plan(
     return report
 
 
-def _kept(view: StoreView, plan: RetentionPlan, entries: Mapping[RecordKey, PlanEntry]) -> frozenset[RecordKey]:
+def _kept(view: StoreView, policy: Policy, entries: Mapping[RecordKey, PlanEntry]) -> frozenset[RecordKey]:
     """Planned rows whose conversations have shrunk since, so that too few of each would stay visible."""
-    keep = int(plan.policy("keep_per_conversation", 0))
+    keep = policy.retention.keep_per_conversation
     if not keep:
         return frozenset()
     frame = view.frames[CONVERSATION]
@@ -388,7 +384,7 @@ def _is_stale(work: _Suppression, keys: Sequence[RecordKey], size: int) -> bool:
             if reason in {"already", "restored"}:
                 return False
             changed += reason is not None and reason not in {"held", "conversation minimum"}
-    return changed > float(work.plan.policy("stale_share")) * len(keys)
+    return changed > work.policy.retention.stale_share * len(keys)
 
 
 def _settled(work: _Suppression, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
@@ -456,11 +452,11 @@ def close_plan(provider: Provider, plan_id: str, *, closed_by: str, now: int) ->
     work = _Suppression(
         provider=provider,
         plan=plan,
-        config=RetentionConfig(),
+        policy=Policy.of_document(plan.document["policy"]),
         approver=stored.decision.by,
         note=f"closed by {closed_by}",
         now=now,
-        cited=pl.Series("citations", [], dtype=pl.String),
+        evidence=Evidence(),
         entries=entries,
     )
     for chunk in chunks(list(entries), max(1, provider.capabilities.batch_size)):

@@ -44,32 +44,23 @@ def forecast(
     as_json: Json = False,
 ) -> None:
     """Count what would be eligible in 0, 7, 30 and 90 days at a grid of thresholds, if nobody recalled anything."""
-    from fallow.data_contracts.checking import gate
-    from fallow.judgement.policy import agent_policies
-    from fallow.port.reading import read_agents, read_store
+    from fallow.port.gate import check_store
+    from fallow.port.reading import read_store
+    from fallow.usecases.forecast import Forecast
     from fallow.usecases.forecast import forecast as look_ahead
 
     options = _read_policy(policy)
     scope, at = scope_of(agent_id, memory_id, user_id, thread_id, unowned), instant(as_of)
     with open_store(store) as provider:
         view = read_store(provider)
-        off = () if scope.agent_id or scope.unowned else agent_policies(read_agents(provider)).off
-        contracts = gate(provider, view, as_of=at)
-        current = look_ahead(
-            provider,
-            settings_of(provider, agent_id),
-            scope=scope,
-            as_of=at,
-            view=view,
-            excluded_agents=off,
-            contracts=contracts,
-        )
-        other = None
-        if policy is not None:
-            settings = settings_of(provider, agent_id, options)
-            other = look_ahead(
-                provider, settings, scope=scope, as_of=at, view=view, excluded_agents=off, contracts=contracts
-            )
+        contracts = check_store(provider, view, at)
+
+        def ahead(chosen: dict[str, Any]) -> Forecast:
+            settings = settings_of(provider, agent_id, chosen)
+            return look_ahead(provider, settings, scope=scope, as_of=at, view=view, contracts=contracts)
+
+        current = ahead({})
+        other = None if policy is None else ahead(options)
     if as_json:
         document = current.to_json()
         if other is not None:

@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,14 +92,12 @@ def _demo(folder: Path, as_json: bool) -> None:
     from fallow.acting.deciding import decide
     from fallow.acting.restore import plan_keys, restore_records
     from fallow.cli.retention import show_plan
-    from fallow.data_contracts.checking import gate
     from fallow.importance import ImportanceConfig, ImportanceRater
     from fallow.importance.backfill import backfill_importance
     from fallow.model.scope import Scope
     from fallow.model.settings import ApprovalConfig, resolve
     from fallow.model.times import wall_clock
     from fallow.plans.storage import publish
-    from fallow.port.reading import read_store
     from fallow.port.registry import open_provider
     from fallow.usecases.planner import plan_scope
     from fallow.usecases.suppressed import suppressed_records
@@ -116,11 +113,7 @@ def _demo(folder: Path, as_json: bool) -> None:
         steps["rate"] = rated.to_json()
         tell(f"2. Rated: {rated.rated} records had no importance and have one now (heuristic, free).\n")
         settings = resolve({"retention.min_retention": 0.25}, environ={})
-        view = read_store(provider)
-        contracts = gate(provider, view, as_of=now)
-        plan = plan_scope(
-            provider, settings, Scope(), as_of=now, now=now, requested_by="demo", view=view, contracts=contracts
-        )
+        plan = plan_scope(provider, settings, Scope(), as_of=now, now=now, requested_by="demo")
         publish(provider, plan, now=now, expiry_hours=72)
         steps["plan"] = {"plan_id": plan.plan_id, "counts": dict(plan.counts)}
         tell("3. The plan, a dry run:\n")
@@ -140,7 +133,7 @@ def _demo(folder: Path, as_json: bool) -> None:
         )
         steps["approve"] = decision.to_json()
         tell(f"\n4. Approved by {decision.by}, who left out {spared.record_id}.")
-        report = apply_plan(provider, plan.plan_id, now=now, gate=partial(gate, provider, as_of=now))
+        report = apply_plan(provider, plan.plan_id, now=now)
         steps["apply"] = report.to_json()
         hidden = len(suppressed_records(provider))
         tell(f"5. Applied: {report.applied} suppressed and journalled; {hidden} records are hidden now.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,10 +66,8 @@ def retention_plan(
     as_json: Json = False,
 ) -> int:
     """Plan which records to suppress: a dry run, stored for its approval."""
-    from fallow.data_contracts.checking import gate
     from fallow.plans.storage import publish as publish_plan
     from fallow.port.protocol import Snapshotting
-    from fallow.port.reading import read_store
     from fallow.usecases.planner import plan_scope
 
     options = {
@@ -85,17 +82,7 @@ def retention_plan(
         if no_snapshot and isinstance(provider, Snapshotting):
             provider.snapshot = False
         settings = settings_of(provider, agent_id, options)
-        view = read_store(provider)
-        plan = plan_scope(
-            provider,
-            settings,
-            scope,
-            as_of=at,
-            now=now,
-            requested_by=requested_by,
-            view=view,
-            contracts=gate(provider, view, as_of=at),
-        )
+        plan = plan_scope(provider, settings, scope, as_of=at, now=now, requested_by=requested_by)
         published: dict[str, Any] = {}
         if publish and plan.entries:
             asked = publish_plan(
@@ -329,7 +316,6 @@ def retention_apply(
 ) -> int:
     """Approve a plan and suppress exactly what it names, in one step."""
     from fallow.acting.apply import apply_plan
-    from fallow.data_contracts.checking import gate
     from fallow.usecases.planner import settings_for
 
     now = wall_clock()
@@ -340,7 +326,6 @@ def retention_apply(
             provider,
             plan_id,
             now=now,
-            gate=partial(gate, provider, as_of=now),
             approval=settings.approval,
             stop=stop_switch(settings),
         )
@@ -518,11 +503,9 @@ def explain(
         emit(document)
         return
     say(f"{document['memory_type']} {document['record_id']} ({document['retention_state']})")
-    parts = document["score"]
-    say(
-        f"retention {parts['retention']:.3f} = (importance {parts['importance']:.3f} + usage {parts['usage']:.3f} "
-        f"+ recency {parts['recency']:.3f}) / 3, cut {document['policy']['min_retention']['value']:g}"
-    )
+    if document["agent_switched_off"]:
+        say(f"retention is switched off for agent {document['agent_id']}")
+    say(document["formula"])
     say(document["verdict"])
     if document["breaches"]:
         say("breaches: " + ", ".join(document["breaches"]))

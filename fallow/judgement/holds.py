@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from fallow.judgement.score import in_scope
 from fallow.model.keys import RecordKey
 from fallow.model.scope import Scope
 from fallow.model.times import iso
@@ -66,7 +67,10 @@ class Hold:
 
 
 def held_by(hold: Hold, memory_type: str) -> pl.Expr | None:
-    """Which records of a type a hold keeps, as an expression over id and scope; None: none of them."""
+    """Which records of a type a hold keeps, as an expression over id and scope; None: none of them.
+
+    Its scope is read as a plan's (SPEC §6.10): what a plan of it would take, the hold keeps.
+    """
     if hold.memory_types and memory_type not in hold.memory_types:
         return None
     rule = pl.lit(True)
@@ -75,19 +79,7 @@ def held_by(hold: Hold, memory_type: str) -> pl.Expr | None:
         if not ids:
             return None
         rule = pl.col("record_id").is_in(ids)
-    scope = hold.scope
-    if scope.agent_id and scope.unowned:
-        rule = rule & ((pl.col("agent_id") == scope.agent_id).fill_null(True))
-    elif scope.agent_id:
-        rule = rule & (pl.col("agent_id") == scope.agent_id).fill_null(False)
-    elif scope.unowned:
-        rule = rule & pl.col("agent_id").is_null()
-    if scope.memory_ids is not None:
-        rule = rule & pl.col("memory_id").is_in(list(scope.memory_ids)).fill_null(False)
-    for name, value in (("user_id", scope.user_id), ("thread_id", scope.thread_id)):
-        if value is not None:
-            rule = rule & (pl.col(name) == value).fill_null(False)
-    return rule
+    return rule & in_scope(hold.scope)
 
 
 def held_ids(frames: Mapping[str, pl.DataFrame], holds: Iterable[Hold]) -> dict[str, frozenset[str]]:

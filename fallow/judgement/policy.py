@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
 
-from fallow.model.settings import Settings, agent_policy, parse_flag
+from fallow.model.settings import SETTINGS, RetentionConfig, Settings, agent_policy, parse_flag
+from fallow.model.times import parse_time
 
 #: Settings that enter a plan's policy, and so its id.
 _POLICY: Final = (
@@ -29,6 +30,59 @@ _POLICY: Final = (
     "scoring.default_importance",
     "store.naive_timezone",
 )
+#: Younger settings: they enter only where they differ from their default, so that older policies keep their ids.
+_YOUNGER: Final = ("store.earliest_time",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything that a decision rests on beside the records, as one value from planning to the certificate.
+
+    ``earliest_time`` is in microseconds: an earlier time is no memory's (SPEC §1.1).
+    """
+
+    retention: RetentionConfig
+    recency_decay_per_hour: float
+    default_importance: float
+    earliest_time: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The policy that settings resolve to."""
+        return cls(
+            retention=settings.retention,
+            recency_decay_per_hour=float(settings.get("scoring.recency_decay_per_hour")),
+            default_importance=float(settings.get("scoring.default_importance")),
+            earliest_time=_instant(settings.get("store.earliest_time")),
+        )
+
+    @classmethod
+    def of_document(cls, policy: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The policy as a plan's document carries it; what is younger than the plan has its default.
+
+        Raises:
+            SettingError: a value is none that the setting could have.
+        """
+
+        def value(name: str) -> Any:
+            item = policy.get(name.partition(".")[2])
+            return SETTINGS[name].default if item is None else item["value"]
+
+        names = [item.name for item in fields(RetentionConfig)]
+        return cls(
+            retention=RetentionConfig(**{name: value(f"retention.{name}") for name in names}),
+            recency_decay_per_hour=float(value("scoring.recency_decay_per_hour")),
+            default_importance=float(value("scoring.default_importance")),
+            earliest_time=_instant(value("store.earliest_time")),
+        )
+
+
+def _instant(text: str) -> int:
+    instant = parse_time(text)
+    if instant is None:
+        raise ValueError(f"{text!r} is no time")
+    return instant
+
 
 #: Settings that enter it only where a risk budget is set: an unchanged policy keeps its plan ids.
 _RISK: Final = ("risk.share", "risk.confidence", "risk.drop", "risk.questions", "risk.window_days")
@@ -37,7 +91,8 @@ _RISK: Final = ("risk.share", "risk.confidence", "risk.drop", "risk.questions", 
 def policy_of(settings: Settings) -> dict[str, dict[str, Any]]:
     """The policy that a plan carries: value and origin of everything the decision rests on."""
     policy: dict[str, dict[str, Any]] = {}
-    for name in _POLICY:
+    differing = tuple(name for name in _YOUNGER if settings.get(name) != SETTINGS[name].default)
+    for name in (*_POLICY, *differing):
         item = settings.values[name]
         value = list(item.value) if isinstance(item.value, tuple) else item.value
         policy[name.partition(".")[2]] = {"value": value, "origin": item.origin}

@@ -43,6 +43,7 @@ COLUMNS: Final = (
     "verified",
     "unsuppressed_at",
     "last_accessed_at",
+    "access_count",
     "breaches",
 )
 

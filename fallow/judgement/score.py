@@ -56,10 +56,12 @@ def score(
     decay: float,
     default_importance: float,
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    scale: int | None = None,
 ) -> pl.DataFrame:
     """Adds retention and its parts to the records of one set (SPEC §6.2).
 
-    ``weights`` are of importance, usage and recency; retention is their weighted mean.
+    ``weights`` are of importance, usage and recency; retention is their weighted mean. ``scale`` is the count whose
+    usage is 1, where that is not to be the set's highest; higher counts have that usage too.
 
     New columns: ``effective_importance``, ``usage``, ``recency`` and ``retention`` (0..1, rounded to 9
     decimals), ``age`` (microseconds, null where unknown, never negative).
@@ -73,6 +75,8 @@ def score(
         recency = np.power(np.float64(decay), elapsed / MICROSECONDS_PER_HOUR)
     recency = np.where(np.isnan(elapsed), 1.0, recency)
     counts = frame.get_column("access_count").fill_null(0).to_numpy()
+    if scale is not None:
+        counts = np.minimum(counts, scale)
     usage = np.zeros(len(counts), dtype=np.float64)
     if len(counts) and counts.max() > 0:
         distinct, where = np.unique(counts, return_inverse=True)

@@ -1,9 +1,97 @@
-"""The reason of a planned record in words: said here once (SPEC §6.6)."""
+"""What verdicts and reasons are called, for people: said here once (SPEC §6.6, §6.10)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from fallow.judgement.policy import Policy
+
+#: Why a record stays all the same, for people who have never read a specification (SPEC §6.3).
+MEANINGS: Final[Mapping[str, str]] = {
+    "unreadable": "cannot be read, so it is not judged",
+    "quarantined": "it breaks its data contract",
+    "unknown_creation_time": "nobody knows how old it is",
+    "suppressed": "hidden already",
+    "sealed": "sealed into its own thread",
+    "held": "somebody put a hold on it",
+    "pinned": "pinned by its agent or user",
+    "verified": "verified to be right",
+    "restored": "a person took it back a short while ago",
+    "recalled": "recalled within the last week",
+    "left_out": "an approver left it out a short while ago",
+    "cited": "something visible is built on it",
+    "conversation_minimum": "its conversation would show too few records without it",
+    "too_young": "younger than the grace period",
+    "above_cut": "worth more than the cut",
+    "planned": "old enough, worth less than the cut, and nothing protects it",
+    "deferred": "eligible, but the plan is full: a later one takes it",
+    "over_risk": "eligible, but past questions would lose more answers than the risk budget allows",
+    "opted_out": "its agent switched retention off",
+    "type_not_planned": "the policy does not plan this memory type",
+    "other_scope": "it is in another scope",
+}
+
+#: What apply calls a protection that was not there when the record was planned, where that is another word.
+_SINCE: Final[Mapping[str, str]] = {"cited": "newly cited"}
+
+
+def called(reason: str) -> str:
+    """A reason as people read it: ``left_out`` is "left out"."""
+    return reason.replace("_", " ")
+
+
+def skipped_for(reason: str) -> str:
+    """What apply calls the reason for which it leaves a planned record alone (SPEC §8.1)."""
+    return _SINCE.get(reason, called(reason))
+
+
+def verdict_words(
+    verdict: str, reason: str, rank: int | None, wait: float | None, limit: tuple[float, int] | None = None
+) -> str:
+    """A record's verdict in one sentence.
+
+    Args:
+        wait: days until an unprotected record that nobody recalls is eligible; None: never.
+        limit: the share of a risk budget and the number of records that it takes; None: no budget is set.
+    """
+    if verdict == "protected":
+        return f"not eligible: {called(reason)}"
+    if verdict == "outside":
+        return f"not planned: {MEANINGS[reason]}"
+    if verdict == "over_risk" and limit is not None:
+        return f"eligible, but the risk budget of {limit[0]:g} ends after {limit[1]} records of its scope"
+    if verdict == "deferred":
+        return f"eligible: number {rank}, deferred by the cap"
+    if verdict == "planned":
+        return f"eligible: number {rank} of the plan" if limit is None else _within(limit[0])
+    if wait is None:
+        return "not eligible: its importance and use alone keep it above the cut"
+    return f"not eligible yet: in {wait:.1f} days if nobody recalls it"
+
+
+def _within(share: float) -> str:
+    return f"eligible, within the risk budget of {share:g}"
+
+
+def formula_words(parts: Mapping[str, float], policy: Policy) -> str:
+    """How a retention came about, by the formula that is in force (SPEC §6.2).
+
+    Args:
+        parts: ``retention``, ``importance``, ``usage``, ``recency``.
+    """
+    config = policy.retention
+    if config.formula == "importance_first":
+        return (
+            f"retention {parts['retention']:.3f} = importance {parts['importance']:.3f} "
+            f"(importance first), cut {config.min_retention:g}"
+        )
+    weights = dict(zip(("importance", "usage", "recency"), config.effective_weights, strict=True))
+    total = sum(weights.values())
+    terms = " + ".join(
+        (f"{weight:g} × " if weight != 1 else "") + f"{name} {parts[name]:.3f}" for name, weight in weights.items()
+    )
+    return f"retention {parts['retention']:.3f} = ({terms}) / {total:g}, cut {config.min_retention:g}"
 
 
 def retention_reason(entry: Mapping[str, Any], min_retention: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from fallow.model.errors import SettingError
 from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES
 from fallow.model.scoring import RetrievalScoring
-from fallow.model.times import zone
+from fallow.model.times import iso, parse_time, zone
 
 Origin = Literal["option", "agent", "variable", "environment", "default", "code"]
 
@@ -317,6 +317,13 @@ def parse_naive_timezone(value: Any) -> dict[str, str]:
     return zones
 
 
+def _time(value: Any) -> str:
+    instant = parse_time(value)
+    if instant is None:
+        raise ValueError("is no time, such as 2000-01-01")
+    return iso(instant)
+
+
 def _hours_by_name(value: Any) -> dict[str, float]:
     """A JSON object of hours by domain."""
     if isinstance(value, str):
@@ -572,6 +579,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "store.naive_timezone": Setting(
         parse_naive_timezone, {}, "FALLOW_NAIVE_TIMEZONE", (), "zone of naive creation times"
+    ),
+    "store.earliest_time": Setting(
+        _time, "2000-01-01T00:00:00Z", "FALLOW_EARLIEST_TIME", (), "an earlier time of a record is not known"
     ),
 }
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
 
 from fallow.acting.holds import active_holds
-from fallow.judgement.citations import cited_ids
 from fallow.judgement.holds import held_ids
-from fallow.judgement.policy import policy_of
-from fallow.judgement.protection import protection
-from fallow.judgement.score import CONVERSATION, in_scope, keep_some, score
+from fallow.judgement.policy import Policy, agent_policies, policy_of
+from fallow.judgement.score import in_scope
+from fallow.judgement.words import formula_words, verdict_words
 from fallow.model.errors import FallowError, RecordNotFoundError, UsageError
 from fallow.model.keys import RecordKey
 from fallow.model.record import PRIMARY_TYPES
 from fallow.model.scope import Scope
-from fallow.model.settings import MAX_CANDIDATES_LIMIT, Settings
-from fallow.model.times import MICROSECONDS_PER_DAY, iso
-from fallow.plans.storage import list_plans, load_plan, recently_left_out, standings_of
+from fallow.model.settings import Settings
+from fallow.model.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR, iso
+from fallow.plans.storage import list_plans, load_plan, standings_of
+from fallow.port.gate import check_store
 from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.port.protocol import Provider
-from fallow.port.reading import StoreView, read_store
+from fallow.port.reading import StoreView, read_agents, read_store
+from fallow.usecases.judging import judge_scope
 from fallow.usecases.planner import check_memory_type
-from fallow.usecases.planning import make_plan
 
 
 def days_until_eligible(
@@ -62,18 +62,64 @@ def explain_record(
     memory_type: str | None,
     settings_of: Callable[[str | None], Settings],
     as_of: int,
+    scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """Score parts, protection, days until eligible, plans and journal entries of one record.
+    """Score parts, protection, verdict, days until eligible, plans and journal entries of one record.
 
     Args:
-        settings_of: the settings for an owner; asked once, with the record's agent.
+        settings_of: the settings for an owner; asked once, with the record's agent (None for a scope without one).
         as_of: the instant to judge at, microseconds.
+        scope: of which plan the record is explained; None: its owner's, as the nightly plans are made.
 
     Raises:
         RecordNotFoundError: no readable record has that id.
         UsageError: records of two types have it.
     """
     view = read_store(provider)
+    kind, owner = _home(view, record_id, memory_type)
+    if scope is None:
+        scope = Scope(agent_id=owner) if owner else Scope(unowned=True)
+    settings = settings_of(scope.agent_id)
+    policy = Policy.of(settings)
+    off = agent_policies(read_agents(provider)).off
+    excluded = () if scope.agent_id or scope.unowned else off
+    outside, row, limit = _judged(provider, settings, view, RecordKey(kind, record_id), scope, excluded, as_of)
+    wait = _wait(row, policy, as_of)
+    verdict, reason = ("outside", outside) if outside else (row["verdict"], row["reason"])
+    parts = {"retention": row["retention"], "importance": row["effective_importance"]}
+    parts |= {name: row[name] for name in ("usage", "recency")}
+    holds = [hold for hold in active_holds(provider, as_of) if record_id in held_ids(view.frames, [hold]).get(kind, ())]
+    return {
+        "record_id": record_id,
+        "memory_type": kind,
+        "agent_id": owner,
+        "as_of": iso(as_of),
+        "scope": scope.label,
+        "agent_switched_off": owner in off,
+        "retention_state": row["retention_state"],
+        "score": {
+            **parts,
+            "importance_stored": row["importance"],
+            "access_count": row["access_count"],
+            "age_days": None if row["age"] is None else round(row["age"] / MICROSECONDS_PER_DAY, 3),
+        },
+        "formula": formula_words(parts, policy),
+        "policy": policy_of(settings),
+        "protected_by": row["protection"],
+        "holds": [hold.to_json(as_of) for hold in holds],
+        "cited_by": _citing(view.frames, record_id),
+        "days_until_eligible": None if wait is None else round(wait, 3),
+        "verdict": verdict_words(verdict, reason, row["rank"], wait, limit),
+        "reason": reason,
+        "rank": row["rank"],
+        "breaches": list(row["breaches"] or ()),
+        "plans": _plans(provider, record_id, kind, as_of),
+        "journal": _journal(provider, record_id, kind),
+    }
+
+
+def _home(view: StoreView, record_id: str, memory_type: str | None) -> tuple[str, str | None]:
+    """The type that a record is in, and its owner."""
     types = (check_memory_type(memory_type),) if memory_type else PRIMARY_TYPES
     homes = [name for name in types if (view.frames[name]["record_id"] == record_id).any()]
     if not homes:
@@ -87,101 +133,67 @@ def explain_record(
         )
     if len(homes) > 1:
         raise UsageError(f"'{record_id[:80]}' is in {' and '.join(homes)}", hint="add --memory-type")
-    kind = homes[0]
-    frame = view.frames[kind]
-    owner = frame.filter(pl.col("record_id") == record_id).item(0, "agent_id")
-    settings = settings_of(owner)
-    config = settings.retention
-    decay = float(settings.get("scoring.recency_decay_per_hour"))
-    scope = Scope(agent_id=owner) if owner else Scope(unowned=True)
-    scored = score(
-        frame.filter(in_scope(scope)),
-        as_of,
-        decay,
-        settings.get("scoring.default_importance"),
-        config.effective_weights,
+    owner: str | None = view.frames[homes[0]].filter(pl.col("record_id") == record_id).item(0, "agent_id")
+    return homes[0], owner
+
+
+def _judged(
+    provider: Provider,
+    settings: Settings,
+    view: StoreView,
+    key: RecordKey,
+    scope: Scope,
+    excluded: tuple[str, ...],
+    as_of: int,
+) -> tuple[str | None, dict[str, Any], tuple[float, int] | None]:
+    """A record as a plan of the scope judges it.
+
+    Before it, why such a plan does not look at it (None: it does); after it, the share of the scope's risk budget and
+    how many records that takes (None: no budget is set).
+    """
+    one = view.frames[key.memory_type].filter(pl.col("record_id") == key.record_id)
+    outside: str | None = None
+    if not len(one.filter(in_scope(scope))):
+        outside = "other_scope"
+    elif not len(one.filter(in_scope(scope, excluded))):
+        outside = "opted_out"
+    elif key.memory_type not in settings.retention.memory_types:
+        outside = "type_not_planned"
+    if outside is not None:
+        # Judged as if it were looked at, so that its numbers can be shown.
+        settings = settings.replacing("retention.memory_types", (key.memory_type,))
+        owner = one.item(0, "agent_id")
+        scope, excluded = Scope(agent_id=owner) if owner else Scope(unowned=True), ()
+    judged = judge_scope(
+        provider,
+        settings,
+        view=view,
+        scope=scope,
+        as_of=as_of,
+        contracts=check_store(provider, view, as_of),
+        excluded_agents=excluded,
     )
-    left_out = recently_left_out(provider, as_of, config.left_out_days).get(kind, set())
-    holds = [hold for hold in active_holds(provider, as_of) if record_id in held_ids(view.frames, [hold]).get(kind, ())]
-    scored = scored.with_columns(
-        protection(
-            config,
-            as_of,
-            cited=cited_ids(provider, view, config),
-            left_out=left_out,
-            held=[record_id] if holds else (),
-        )
-    )
-    if kind == CONVERSATION:
-        scored = keep_some(scored, config)
-    row = scored.filter(pl.col("record_id") == record_id).row(0, named=True)
+    budget = judged.limit
+    limit = None if budget is None else (budget.promise.share, budget.promise.length)
+    row = judged.records.filter(pl.col("memory_type") == key.memory_type, pl.col("record_id") == key.record_id)
+    return outside, {**row.row(0, named=True), **({} if outside is None else {"rank": None})}, limit
+
+
+def _wait(row: Mapping[str, Any], policy: Policy, as_of: int) -> float | None:
+    """Days until a record that nobody recalls is eligible; None: never, or its age is not known."""
+    if row["age"] is None:
+        return None
     idle = row["last_accessed_at"] if row["last_accessed_at"] is not None else row["created_at"]
-    age_days = None if row["age"] is None else row["age"] / MICROSECONDS_PER_DAY
-    wait = None
-    if age_days is not None:
-        wait = days_until_eligible(
-            importance=row["effective_importance"],
-            usage=row["usage"],
-            idle_hours=max(0, as_of - idle) / 3.6e9,
-            age_days=age_days,
-            minimum=config.min_retention,
-            grace_days=config.grace_days,
-            decay=decay,
-            weights=config.effective_weights,
-        )
-    verdict = _verdict(row["protection"], wait, row["retention"] < config.min_retention)
-    if verdict == "eligible":
-        verdict = _within_risk(provider, settings, scope, key=RecordKey(kind, record_id), as_of=as_of, view=view)
-    return {
-        "record_id": record_id,
-        "memory_type": kind,
-        "agent_id": owner,
-        "as_of": iso(as_of),
-        "retention_state": row["retention_state"],
-        "score": {
-            "retention": row["retention"],
-            "importance": row["effective_importance"],
-            "importance_stored": row["importance"],
-            "usage": row["usage"],
-            "recency": row["recency"],
-            "access_count": row["access_count"],
-            "age_days": None if age_days is None else round(age_days, 3),
-        },
-        "policy": policy_of(settings),
-        "protected_by": row["protection"],
-        "holds": [hold.to_json(as_of) for hold in holds],
-        "cited_by": _citing(view.frames, record_id),
-        "days_until_eligible": None if wait is None else round(wait, 3),
-        "verdict": verdict,
-        "breaches": list(row["breaches"] or ()),
-        "plans": _plans(provider, record_id, kind, as_of),
-        "journal": _journal(provider, record_id, kind),
-    }
-
-
-def _within_risk(
-    provider: Provider, settings: Settings, scope: Scope, *, key: RecordKey, as_of: int, view: StoreView
-) -> str:
-    """Whether the risk budget of a plan over the owner's records reaches an eligible record."""
-    if settings.risk.share is None:
-        return "eligible"
-    left_out = recently_left_out(provider, as_of, settings.retention.left_out_days)
-    whole = settings.replacing("retention.max_candidates", MAX_CANDIDATES_LIMIT)
-    plan = make_plan(provider, whole, scope=scope, as_of=as_of, now=as_of, left_out=left_out, view=view)
-    within = plan.document["risk"]["within"]
-    if any(entry.key == key for entry in plan.entries) or not plan.counts["over_risk"]:
-        return f"eligible, within the risk budget of {settings.risk.share:g}"
-    return f"eligible, but the risk budget of {settings.risk.share:g} ends after {within} records of its scope"
-
-
-def _verdict(protected: str | None, wait: float | None, low: bool) -> str:
-    if protected is not None:
-        return f"not eligible: {protected.replace('_', ' ')}"
-    if wait is None:
-        return "not eligible: its importance and use alone keep it above the cut"
-    if wait <= 0 and low:
-        return "eligible"
-    return f"not eligible yet: in {wait:.1f} days if nobody recalls it"
+    return days_until_eligible(
+        importance=row["effective_importance"],
+        usage=row["usage"],
+        idle_hours=max(0, as_of - idle) / MICROSECONDS_PER_HOUR,
+        age_days=row["age"] / MICROSECONDS_PER_DAY,
+        minimum=policy.retention.min_retention,
+        grace_days=policy.retention.grace_days,
+        decay=policy.recency_decay_per_hour,
+        weights=policy.retention.effective_weights,
+    )
 
 
 def _citing(frames: dict[str, pl.DataFrame], record_id: str) -> list[str]:

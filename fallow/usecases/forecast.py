@@ -12,19 +12,19 @@ from typing import Any, Final
 
 import polars as pl
 
-from fallow.acting.holds import active_holds
-from fallow.judgement.citations import cited_ids
-from fallow.judgement.holds import held_ids
-from fallow.judgement.protection import protection
-from fallow.judgement.score import CONVERSATION, THRESHOLDS, in_scope, keep_some, score
+from fallow.acting.evidence import gather_evidence
+from fallow.judgement.policy import Policy
+from fallow.judgement.score import THRESHOLDS
+from fallow.judgement.verdicts import ELIGIBLE, ORDER, eligible_number, scored, verdicts
 from fallow.model.scope import Scope
 from fallow.model.settings import Settings
 from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.plans.storage import recently_left_out
-from fallow.port.gate import ContractResult
+from fallow.port.gate import ContractResult, check_store
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, read_store
-from fallow.usecases.risk import in_order, within_shares
+from fallow.usecases.planner import opted_out
+from fallow.usecases.risk import within_shares
 
 #: Days ahead that are looked at.
 DAYS: Final = (0, 7, 30, 90)
@@ -78,67 +78,44 @@ def forecast(
     view: StoreView | None = None,
     days: Sequence[int] = DAYS,
     thresholds: Sequence[float] = THRESHOLDS,
-    excluded_agents: Sequence[str] = (),
     contracts: ContractResult | None = None,
 ) -> Forecast:
     """How many records of a scope would be eligible in so many days, at each threshold and the one in force.
 
     Args:
         view: a store already read, when several policies are compared.
-        excluded_agents: agents that switched retention off, for a whole-store scope.
-        contracts: what data contracts found in the store: what they quarantine is not counted.
+        contracts: what data contracts found in the store; None: the installed ones are asked.
 
     Raises:
         StoreUnreadableError: a listing failed or was cut short.
     """
-    config = settings.retention
-    view = view or read_store(provider)
-    cited = cited_ids(provider, view, config)
-    held = held_ids(view.frames, active_holds(provider, as_of))
-    left_out = [recently_left_out(provider, as_of + day * MICROSECONDS_PER_DAY, config.left_out_days) for day in days]
+    policy, view = Policy.of(settings), view or read_store(provider)
+    config = policy.retention
+    evidence = gather_evidence(
+        provider,
+        view,
+        policy,
+        as_of=as_of,
+        contracts=check_store(provider, view, as_of) if contracts is None else contracts,
+        excluded_agents=opted_out(provider, scope),
+    )
     wanted = sorted({*thresholds, config.min_retention})
-    counts = {threshold: [0] * len(days) for threshold in wanted}
-    scanned = 0
-    listed: list[list[pl.DataFrame]] = [[] for _ in days]
-    grace = round(config.grace_days * MICROSECONDS_PER_DAY)
-    for memory_type in config.memory_types:
-        frame = view.frames[memory_type].filter(in_scope(scope, excluded_agents))
-        scanned += frame.height
-        for place, day in enumerate(days):
-            at = as_of + day * MICROSECONDS_PER_DAY
-            scored = score(
-                frame,
-                at,
-                settings.get("scoring.recency_decay_per_hour"),
-                settings.get("scoring.default_importance"),
-                config.effective_weights,
-            ).with_columns(
-                protection(
-                    config,
-                    at,
-                    cited=cited,
-                    held=held.get(memory_type, ()),
-                    left_out=left_out[place].get(memory_type, ()),
-                    quarantined=() if contracts is None else contracts.quarantined.get(memory_type, ()),
-                )
-            )
-            for threshold in wanted:
-                kept = scored
-                if memory_type == CONVERSATION:
-                    kept = keep_some(scored, replace(config, min_retention=threshold))
-                free = kept.filter(
-                    pl.col("protection").is_null(), pl.col("age") >= grace, pl.col("retention") < threshold
-                )
-                counts[threshold][place] += free.height
-                if threshold == config.min_retention:
-                    listed[place].append(free.with_columns(pl.lit(memory_type).alias("memory_type")))
+    counts: dict[float, list[int]] = {threshold: [] for threshold in wanted}
+    scanned, listed = 0, []
+    for day in days:
+        at = as_of + day * MICROSECONDS_PER_DAY
+        then = replace(evidence, left_out=recently_left_out(provider, at, config.left_out_days))
+        records = scored(view.frames, policy, then, scope=scope, as_of=at)
+        scanned = len(records)
+        for threshold in wanted:
+            changed = replace(policy, retention=replace(config, min_retention=threshold))
+            counts[threshold].append(eligible_number(verdicts(records, changed)))
+        listed.append(verdicts(records, policy).filter(pl.col("verdict").is_in(ELIGIBLE)).sort(ORDER))
     return Forecast(
         as_of=as_of,
         scanned=scanned,
         current=config.min_retention,
         days=tuple(days),
         eligible={threshold: tuple(numbers) for threshold, numbers in counts.items()},
-        risk=within_shares(
-            provider, settings.risk, scope, [in_order(pl.concat(frames)) for frames in listed], as_of=as_of, view=view
-        ),
+        risk=within_shares(provider, settings.risk, scope, listed, as_of=as_of, view=view),
     )

@@ -22,7 +22,7 @@ from fallow.model.settings import RetentionConfig, RiskConfig, Settings, explici
 from fallow.model.times import wall_clock
 from fallow.plans.decision import Decision
 from fallow.plans.plan import RetentionPlan
-from fallow.plans.storage import recently_left_out, reopen, store_plan
+from fallow.plans.storage import reopen, store_plan
 from fallow.port.gate import ContractResult
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, read_agents
@@ -73,7 +73,7 @@ def plan_scope(
         ContractBreachError: the store as a whole breaks its contract.
     """
     policies = AgentPolicies()
-    if opt_outs and not scope.agent_id and not scope.unowned:
+    if opt_outs and not (scope.unowned and not scope.agent_id):
         policies = agent_policies(read_agents(provider) if agents is None else agents)
     plan = make_plan(
         provider,
@@ -82,7 +82,6 @@ def plan_scope(
         as_of=as_of,
         now=now,
         requested_by=requested_by,
-        left_out=recently_left_out(provider, as_of, settings.retention.left_out_days),
         policies=policies,
         view=view,
         contracts=contracts,
@@ -92,6 +91,12 @@ def plan_scope(
     stored = store_plan(provider, plan)
     reopen(provider, stored.plan_id, now=now, expiry_hours=settings.retention.expiry_hours, requested_by=requested_by)
     return stored
+
+
+def opted_out(provider: Provider, scope: Scope) -> tuple[str, ...]:
+    """The agents whose records a judgement over a scope leaves out: those that switched retention off (SPEC §6.4)."""
+    whole_store = not scope.agent_id and not scope.unowned
+    return agent_policies(read_agents(provider)).off if whole_store else ()
 
 
 class RetentionPlanner:

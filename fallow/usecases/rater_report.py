@@ -11,18 +11,20 @@ from typing import Any, Final
 
 import polars as pl
 
+from fallow.acting.evidence import gather_evidence
 from fallow.importance.backfill import COLUMNS, company_of, read_scope
 from fallow.importance.config import ImportanceConfig
 from fallow.importance.quality import spearman
 from fallow.importance.rater import ImportanceRater
-from fallow.judgement.citations import cited_ids
-from fallow.judgement.protection import protection
-from fallow.judgement.score import in_scope, score
+from fallow.judgement.policy import Policy
+from fallow.judgement.verdicts import ELIGIBLE, judge
 from fallow.model.scope import Scope
 from fallow.model.settings import Settings
-from fallow.model.times import MICROSECONDS_PER_DAY, iso
+from fallow.model.times import iso
+from fallow.port.gate import check_store
 from fallow.port.protocol import Provider
 from fallow.port.reading import read_store
+from fallow.usecases.planner import opted_out
 
 #: Model ratings that are compared with the heuristic's.
 MAX_COMPARED: Final = 2000
@@ -75,13 +77,14 @@ def report_ratings(provider: Provider, settings: Settings, *, scope: Scope, as_o
     """
     config = settings.retention
     report = RaterReport(as_of)
-    company = company_of(provider, config.memory_types, scope)
+    excluded = opted_out(provider, scope)
+    company = company_of(provider, config.memory_types, scope, excluded)
     rater = ImportanceRater(ImportanceConfig(mode="heuristic"), rarity=company.rarity)
     anew: dict[str, dict[str, float]] = {name: {} for name in config.memory_types}
     pairs: list[tuple[float, float]] = []
     values: dict[str, list[float]] = {}
     for memory_type in config.memory_types:
-        for frame in read_scope(provider, memory_type, scope, COLUMNS):
+        for frame in read_scope(provider, memory_type, scope, COLUMNS, excluded_agents=excluded):
             rows = frame.select("record_id", "text", "role", "verified", "importance", "importance_source").rows()
             around = company.around(memory_type, [row[0] for row in rows])
             turns = [
@@ -106,7 +109,7 @@ def report_ratings(provider: Provider, settings: Settings, *, scope: Scope, as_o
         report.tenths[source] = spread
         report.suspicious += _suspicious(source, numbers)
     report.compared, report.agreement = len(pairs), spearman(pairs)
-    _plans(provider, settings, scope, as_of, anew, report)
+    _plans(provider, settings, scope, as_of, anew, excluded, report)
     return report
 
 
@@ -130,30 +133,33 @@ def _plans(
     scope: Scope,
     as_of: int,
     anew: Mapping[str, Mapping[str, float]],
+    excluded: tuple[str, ...],
     report: RaterReport,
 ) -> None:
     """How many records each rating would make eligible, and how many of them the stored one does as well."""
-    config = settings.retention
-    view = read_store(provider)
-    cited = cited_ids(provider, view, config)
-    grace = round(config.grace_days * MICROSECONDS_PER_DAY)
-    found: dict[str, set[tuple[str, str]]] = {"stored": set(), "heuristic": set(), "constant": set()}
-    for memory_type in config.memory_types:
-        frame = view.frames[memory_type].filter(in_scope(scope))
-        ids = frame.get_column("record_id").to_list()
-        by_rule = pl.Series("importance", [anew[memory_type].get(name) for name in ids], dtype=pl.Float64)
-        constant = pl.Series("importance", [0.5] * len(ids), dtype=pl.Float64)
-        for label, column in (("stored", frame["importance"]), ("heuristic", by_rule), ("constant", constant)):
-            scored = score(
-                frame.with_columns(column.alias("importance")),
-                as_of,
-                settings.get("scoring.recency_decay_per_hour"),
-                settings.get("scoring.default_importance"),
-                config.effective_weights,
-            ).with_columns(protection(config, as_of, cited=cited))
-            low = (pl.col("age") >= grace) & (pl.col("retention") < config.min_retention)
-            names = scored.filter(pl.col("protection").is_null() & low).get_column("record_id").to_list()
-            found[label] |= {(memory_type, name) for name in names}
+    policy, view = Policy.of(settings), read_store(provider)
+    evidence = gather_evidence(
+        provider,
+        view,
+        policy,
+        as_of=as_of,
+        contracts=check_store(provider, view, as_of),
+        excluded_agents=excluded,
+    )
+    found: dict[str, set[tuple[str, str]]] = {}
+    for label in ("stored", "heuristic", "constant"):
+        frames = {name: _rated(frame, label, anew.get(name, {})) for name, frame in view.frames.items()}
+        judged = judge(frames, policy, evidence, scope=scope, as_of=as_of).filter(pl.col("verdict").is_in(ELIGIBLE))
+        found[label] = set(judged.select("memory_type", "record_id").iter_rows())
     for label, keys in found.items():
         report.eligible[label] = len(keys)
         report.shared[label] = len(keys & found["stored"])
+
+
+def _rated(frame: pl.DataFrame, label: str, anew: Mapping[str, float]) -> pl.DataFrame:
+    """Records as they would be with other ratings: the heuristic's, or one and the same for all."""
+    if label == "stored":
+        return frame
+    ids = frame.get_column("record_id").to_list()
+    values = [0.5] * len(ids) if label == "constant" else [anew.get(name) for name in ids]
+    return frame.with_columns(pl.Series("importance", values, dtype=pl.Float64))

@@ -214,11 +214,6 @@ class Budget:
         return round(float((self.first <= taken).mean()), DECIMALS) if len(self.first) else 0.0
 
 
-def in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Candidates as a plan takes them: by retention, the older first, then by id (SPEC §6.5)."""
-    return frame.sort("retention", "created_at", "record_id", "memory_type")
-
-
 def order_of(frame: pl.DataFrame) -> list[RecordKey]:
     """The records of a frame in its order."""
     return [RecordKey(*item) for item in frame.select("memory_type", "record_id").iter_rows()]

@@ -18,6 +18,7 @@ from open_data_contract_standard.model import OpenDataContractStandard
 from fallow.acting.apply import apply_plan
 from fallow.model.errors import ContractBreachError
 from fallow.model.record import PRIMARY_TYPES
+from fallow.port.gate import ContractResult
 from fallow.port.journal import control_event
 from fallow.port.journal_writing import insert_control_rows
 from fallow.port.reading import read_store
@@ -258,7 +259,7 @@ def test_a_plan_carries_its_contract_result_outside_its_id_and_quarantines_rows(
         assert plan.document["contracts"]["musts"] == ["conversation_memory.retention_state_fits_suppression"]
         assert len(plan.document["contracts"]["contracts_sha256"]) == 64
         assert {entry.record_id for entry in plan.entries} == {"r0", "r1", "r2"}
-        without = planned(provider)
+        without = planned(provider, contracts=ContractResult())
         assert {entry.record_id for entry in without.entries} == {"r0", "r1", "r2", "odd"}
 
 
@@ -266,7 +267,7 @@ def test_the_same_entries_have_the_same_id_with_and_without_contracts(tmp_path: 
     with store(tmp_path / "s", *[record(f"r{n}") for n in range(3)]) as provider:
         view = read_store(provider)
         with_result = planned(provider, view=view, contracts=gate(provider, view, as_of=NOW))
-        without = planned(provider)
+        without = planned(provider, contracts=ContractResult())
         assert with_result.plan_id == without.plan_id
 
 

@@ -11,6 +11,7 @@ from fallow.data_contracts.checking import gate
 from fallow.cli.app import run
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
+from fallow.port.gate import ContractResult
 from fallow.port.reading import read_store
 from fallow.usecases.forecast import forecast
 from tests.fallow.small_stores import NOW, days_ago, planned, record, store, tree
@@ -94,4 +95,4 @@ def test_what_a_plan_would_leave_out_is_not_counted_either(tmp_path: Path) -> No
         for threshold in (0.15, 0.5):
             plan = planned(provider, view=view, contracts=contracts, min_retention=threshold, keep_per_conversation=4)
             assert found.eligible[threshold][0] == plan.counts["eligible"] == 2
-        assert planned(provider, min_retention=0.5).counts["eligible"] == 7
+        assert planned(provider, contracts=ContractResult(), min_retention=0.5).counts["eligible"] == 7

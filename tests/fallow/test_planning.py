@@ -290,7 +290,15 @@ def test_a_citation_protects_unless_its_own_or_a_suppressed_ones_trap_30(tmp_pat
         record("c4"),
         record("c5"),
         record(object_id),
-        record("hidden", retention_state="suppressed", source_ids=["c3"]),
+        record(
+            "hidden",
+            retention_state="suppressed",
+            suppressed_by="forget-plan-of-theirs",
+            suppressed_at=days_ago(2),
+            suppression_reason="old",
+            suppression_approver="Ada",
+            source_ids=["c3"],
+        ),
         record("successor", days=1, supersedes="c4", agent_id="another-agent"),
     ]
     summaries = [

@@ -28,6 +28,7 @@ from fallow.model.times import wall_clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fallow.importance.distilled import DistilledReport
     from fallow.importance.rating_run import Estimate, ModelReport, Order
     from fallow.importance.running import BatchBackfill
 
@@ -40,7 +41,8 @@ def backfill_importance(
     thread_id: ThreadId = None,
     memory_type: Annotated[list[str] | None, typer.Option("--memory-type", help="Only this type; repeatable.")] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="heuristic (free) or llm; default the setting, else heuristic.")
+        str | None,
+        typer.Option("--mode", help="heuristic (free), llm or distilled; default the setting, else heuristic."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="llm: the model that rates.")] = None,
     base_url: Annotated[str | None, typer.Option("--base-url", help="llm: any OpenAI-compatible endpoint.")] = None,
@@ -51,8 +53,12 @@ def backfill_importance(
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="llm: stop at so many tokens.")] = None,
     max_cost: Annotated[float | None, typer.Option("--max-cost", help="llm: stop at so much money.")] = None,
     in_flight: Annotated[int | None, typer.Option("--in-flight", help="llm: calls out at once.")] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="distilled: so many records the model reads; the rest follows.")
+    ] = None,
     upgrade_heuristic: Annotated[
-        bool, typer.Option("--upgrade-heuristic", help="llm: also replace ratings of the heuristic, once.")
+        bool,
+        typer.Option("--upgrade-heuristic", help="llm, distilled: also replace ratings of a lesser source, once."),
     ] = False,
     batch: Annotated[
         bool,
@@ -81,17 +87,38 @@ def backfill_importance(
     }
     scope = scope_of(agent_id, memory_id, user_id, thread_id)
     with open_store(store) as provider:
-        settings = settings_of(provider, agent_id, {"importance.mode": mode, **by_model})
+        distilled = _is_distilled(mode, sample, batch)
+        settings = settings_of(provider, agent_id, {"importance.mode": "llm" if distilled else mode, **by_model})
         if settings.get("importance.mode") == "llm":
             from fallow.importance.running import estimate_backfill, run_backfill
 
             direction = _order(order)
             if dry_run:
                 estimate = estimate_backfill(
-                    provider, settings, scope=scope, memory_types=types, upgrade_heuristic=upgrade_heuristic
+                    provider,
+                    settings,
+                    scope=scope,
+                    memory_types=types,
+                    upgrade_heuristic=upgrade_heuristic,
+                    sample=sample,
                 )
                 _show_estimate(estimate, settings.get("importance.model"), as_json)
                 return 0
+            if distilled:
+                from fallow.importance.running import run_distilled_backfill
+
+                by_sample = run_distilled_backfill(
+                    provider,
+                    settings,
+                    sample or 0,
+                    now=wall_clock(),
+                    scope=scope,
+                    memory_types=types,
+                    upgrade_heuristic=upgrade_heuristic,
+                    progress=_progress(),
+                )
+                _show_distilled(by_sample, as_json)
+                return 1 if by_sample.problem else 5 if by_sample.failed else 0
             if batch:
                 from fallow.importance.running import run_batch_backfill
 
@@ -138,6 +165,18 @@ def backfill_importance(
         _show_suspect(report.suspect)
         _show_ids({"skipped": report.skipped, "failed": report.failed})
     return 5 if report.failed else 0
+
+
+def _is_distilled(mode: str | None, sample: int | None, batch: bool) -> bool:
+    if mode != "distilled":
+        if sample is not None:
+            raise UsageError("--sample is for a regression on a sample", hint="add --mode distilled")
+        return False
+    if sample is None:
+        raise UsageError("--mode distilled needs the size of the sample", hint="--sample 300")
+    if batch:
+        raise UsageError("--batch is for --mode llm", hint="leave it out: a sample is asked about at once")
+    return True
 
 
 def _order(text: str) -> Order:
@@ -210,6 +249,15 @@ def _show_model_report(report: ModelReport, as_json: bool) -> None:
     for text in (report.stopped, report.problem):
         if text:
             note(text)
+
+
+def _show_distilled(report: DistilledReport, as_json: bool) -> None:
+    if not as_json and report.sample:
+        free = "" if report.heuristic_agreement is None else f"; the heuristic's is {report.heuristic_agreement:.2f}"
+        say(f"{report.model} rated {report.taught} of a sample of {report.sample} records.")
+        if report.cross_validated is not None:
+            say(f"  agreement on records left out {report.cross_validated:.2f}, at least {report.floor:.2f}{free}")
+    _show_model_report(report, as_json)
 
 
 def _show_batch(through: BatchBackfill, as_json: bool) -> None:

@@ -211,16 +211,26 @@ def backfill_importance(
     return report
 
 
-def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: bool = False) -> pl.DataFrame:
+def replaced_by(source: str) -> frozenset[str]:
+    """Whose stored ratings one of this source may replace, once and where asked for by name (SPEC §3.4).
+
+    A model's own rating replaces the heuristic's and one learned from a sample; a learned one the heuristic's.
+    """
+    return {"llm": frozenset({"heuristic", "distilled"}), "distilled": frozenset({"heuristic"})}.get(
+        source, frozenset()
+    )
+
+
+def to_rate(frame: pl.DataFrame, report: BackfillReport, *, upgrade: str = "") -> pl.DataFrame:
     """Rows without a rating, and verified rows below 1.0; counts the others.
 
-    With ``upgrade`` also rows whose rating is the heuristic's (SPEC §3.4).
+    With ``upgrade`` also rows whose rating one of that source may replace (:func:`replaced_by`).
     """
     bad = pl.col("breaches").list.eval(pl.element().str.starts_with("importance")).list.any()
     rated = pl.col("importance").is_not_null()
     below = pl.col("verified") & (pl.col("importance") < 1.0)
     if upgrade:
-        below = below | (rated & (pl.col("importance_source") == "heuristic").fill_null(False))
+        below = below | (rated & pl.col("importance_source").is_in(replaced_by(upgrade)).fill_null(False))
     report.already += frame.filter(rated & ~below).height
     suspect = frame.filter((pl.col("importance_source") == "llm") & (pl.col("importance") == 1.0))
     report.suspect += suspect.height
@@ -246,7 +256,7 @@ def _ratings(
 
 
 def _count(report: BackfillReport, rating: Rating, *, had: bool = False) -> None:
-    if had and rating.source == "llm":
+    if had and replaced_by(rating.source):
         report.upgraded += 1
     elif had:
         report.raised += 1
@@ -330,14 +340,14 @@ def _wants(record: Record, rating: Rating) -> bool:
         return to_be_rated(record)
     if record.verified and record.importance < 1.0:
         return rating.source == "verified"
-    return rating.source == "llm" and record.importance_source == "heuristic"
+    return record.importance_source in replaced_by(rating.source)
 
 
-def to_be_rated(record: Record, upgrade: bool = False) -> bool:
+def to_be_rated(record: Record, upgrade: str = "") -> bool:
     """Whether a record is to be rated: it has no rating, or one that SPEC §3.4 lets be replaced."""
     if record.importance is None:
         return not any(name.startswith("importance") for name in record.breaches)
-    return (record.verified and record.importance < 1.0) or (upgrade and record.importance_source == "heuristic")
+    return (record.verified and record.importance < 1.0) or record.importance_source in replaced_by(upgrade)
 
 
 def rating_fields(row: Row) -> dict[str, Any]:
@@ -347,6 +357,6 @@ def rating_fields(row: Row) -> dict[str, Any]:
 
 def _patch(key: RecordKey, expected: Mapping[str, Any], rating: Rating, stamp: Mapping[str, Any] | None) -> Patch:
     changes = {"importance": rating.importance, "importance_source": rating.source}
-    if rating.source == "llm":
+    if rating.source in {"llm", "distilled"}:
         changes.update(stamp or {})
     return Patch(key, expected, changes)

@@ -246,7 +246,7 @@ def _batches(
     characters = 0
     asked = set(under_way)
     for piece in pieces_of(pending_rows(provider, where, options, ModelReport(mode="llm"))):
-        rows = [row for row in read_rows(provider, piece, options.upgrade_heuristic) if row.wanted]
+        rows = [row for row in read_rows(provider, piece, options.upgrades) if row.wanted]
         keys = [cache_key(row.text, row.role, model=jobs.name, purpose=options.purpose) for row in rows]
         known = notes.known(set(keys))
         for key, row in zip(keys, rows, strict=True):

@@ -236,7 +236,8 @@ class RunOptions:
         budget: what the run may spend.
         price: the model's; None where it is not known.
         fallback_share: more fallbacks than this share of the rows asked about need attention.
-        upgrade_heuristic: ask also about rows that the heuristic has rated, and replace those ratings (SPEC §3.4).
+        upgrade_heuristic: ask also about rows that the heuristic, or a regression on a sample, has rated, and
+            replace those ratings (SPEC §3.4).
         only_paid: ask nothing: rate what needs no model and what was paid for before, and leave the rest.
     """
 
@@ -248,6 +249,11 @@ class RunOptions:
     fallback_share: float = 0.2
     upgrade_heuristic: bool = False
     only_paid: bool = False
+
+    @property
+    def upgrades(self) -> str:
+        """The source whose ratings may replace others, or empty (:func:`~fallow.importance.backfill.replaced_by`)."""
+        return "llm" if self.upgrade_heuristic else ""
 
 
 def rate_by_model(
@@ -288,6 +294,36 @@ def rate_by_model(
     """
     where = RatedRecords(scope or Scope(), tuple(memory_types), tuple(excluded_agents))
     return _Run(provider, model, options, now, salt, where, answers or AnswersInMemory(), given_up or {}).go(progress)
+
+
+def rate_sample(
+    provider: Provider,
+    model: Model,
+    options: RunOptions,
+    keys: Collection[RecordKey],
+    *,
+    now: int,
+    salt: str,
+    where: RatedRecords,
+    answers: PaidAnswers | None = None,
+    progress: Progress | None = None,
+) -> tuple[ModelReport, dict[RecordKey, float]]:
+    """Asks a model about these of a scope's records, as :func:`rate_by_model` does, and writes nothing.
+
+    Returns what the asking came to, and the model's ratings; where the report has a problem, no rating is to be used.
+
+    Raises:
+        As :func:`rate_by_model`.
+    """
+    run = _Run(provider, model, options, now, salt, where, answers or AnswersInMemory(), {}, frozenset(keys))
+    report = run.go(progress)
+    found = {
+        RecordKey(memory_type, name): rating.importance
+        for memory_type, ratings in run.ready.items()
+        for name, rating in ratings.items()
+        if rating.source == "llm" and rating.importance is not None
+    }
+    return report, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +405,7 @@ def pending_rows(provider: Provider, where: RatedRecords, options: RunOptions, r
     for memory_type in where.memory_types:
         for frame in read_scope(provider, memory_type, where.scope, _COLUMNS, excluded_agents=where.excluded_agents):
             report.scanned += len(frame)
-            todo = to_rate(frame, report, upgrade=options.upgrade_heuristic)
+            todo = to_rate(frame, report, upgrade=options.upgrades)
             frames.append(todo.select(pl.lit(memory_type).alias("memory_type"), "record_id", "created_at"))
     newest = options.order == "newest"
     return pl.concat(frames).sort("created_at", "record_id", descending=[newest, False], nulls_last=True)
@@ -395,7 +431,7 @@ class ReadRow:
     seen: Seen
 
 
-def read_rows(provider: Provider, keys: Sequence[RecordKey], upgrade: bool = False) -> list[ReadRow]:
+def read_rows(provider: Provider, keys: Sequence[RecordKey], upgrade: str = "") -> list[ReadRow]:
     """The rows that are still there, in the order of the keys."""
     by_type: dict[str, list[str]] = {}
     for key in keys:
@@ -447,7 +483,9 @@ class _Run:
         where: RatedRecords,
         answers: PaidAnswers,
         given_up: Mapping[str, str],
+        only: frozenset[RecordKey] | None = None,
     ) -> None:
+        self.only = only
         self.provider, self.model, self.options, self.now, self.salt = provider, model, options, now, salt
         self.where, self.answers, self.given_up = where, answers, given_up
         self.report = ModelReport(mode="llm", model=model.name)
@@ -478,6 +516,9 @@ class _Run:
         report = self.report
         report.lost = self.answers.lost()
         frame = pending_rows(self.provider, self.where, self.options, report)
+        if self.only is not None:
+            named = [RecordKey(*row[:2]) in self.only for row in frame.iter_rows()]
+            frame = frame.filter(pl.Series(named, dtype=pl.Boolean))
         report.total = len(frame)
         unsettled = self.model.unsettled
         pieces = pieces_of(frame)
@@ -517,7 +558,7 @@ class _Run:
 
     def _use_store(self, pieces: Iterator[list[RecordKey]]) -> None:
         """Starts writing what is rated, and reading on where few questions are left."""
-        if self.writing is None and self.ready:
+        if self.writing is None and self.ready and self.only is None:
             ready, self.ready = self.ready, {}
             self.writing = self.store.submit(self._write, ready)
         stopped = self.report.problem or self.report.stopped
@@ -526,7 +567,7 @@ class _Run:
             if piece is None:
                 self.read_all = True
             else:
-                self.reading = self.store.submit(read_rows, self.provider, piece, self.options.upgrade_heuristic)
+                self.reading = self.store.submit(read_rows, self.provider, piece, self.options.upgrades)
                 self.asked_for = piece
 
     def _from_store(self, done: set[Future[Any]]) -> None:
@@ -735,11 +776,14 @@ class _Run:
 
     def _fall_back(self, question: Question, reason: str) -> None:
         self.report.fallbacks[reason] = self.report.fallbacks.get(reason, 0) + len(question.rows)
+        if self.only is not None:
+            self.report.settled += len(question.rows)
+            return
         for row in question.rows:
             if self.seen[row].rated:
                 del self.seen[row]
                 self.report.settled += 1
-                self.report.skipped.setdefault("keeps the heuristic's rating", []).append(row.record_id)
+                self.report.skipped.setdefault("keeps the rating it had", []).append(row.record_id)
             elif reason == EMPTY_TEXT:
                 self._rate(row, heuristic_rating(question.text, role=question.role))
             else:

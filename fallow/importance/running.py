@@ -6,10 +6,11 @@ The command and the flow both come through here, so that they do the same.
 from __future__ import annotations
 
 import importlib
+import math
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fallow.importance.batch_run import Collected, Submitted, collect_jobs, submit_jobs
 from fallow.importance.budget import Budget, Price, price_of
@@ -28,6 +29,9 @@ from fallow.model.record import PRIMARY_TYPES
 from fallow.model.scope import Scope
 from fallow.model.settings import Settings, model_key
 from fallow.port.protocol import Provider
+
+if TYPE_CHECKING:
+    from fallow.importance.distilled import DistilledReport
 
 
 def run_options(settings: Settings, *, order: Order = "newest", upgrade_heuristic: bool = False) -> RunOptions:
@@ -114,6 +118,46 @@ def run_backfill(
             answers.close()
 
 
+def run_distilled_backfill(
+    provider: Provider,
+    settings: Settings,
+    sample: int,
+    *,
+    now: int,
+    scope: Scope | None = None,
+    excluded_agents: Collection[str] = (),
+    memory_types: Sequence[str] = PRIMARY_TYPES,
+    upgrade_heuristic: bool = False,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> DistilledReport:
+    """A backfill by a sample that the settings' model reads (:func:`~fallow.importance.distilled.rate_by_sample`).
+
+    Raises:
+        SettingError: the sample is too small; and as :func:`open_model`.
+    """
+    from fallow.importance.distilled import rate_by_sample
+
+    options = run_options(settings, upgrade_heuristic=upgrade_heuristic)
+    answers = open_answers()
+    try:
+        with open_model(settings, key=key, answers=answers) as model:
+            return rate_by_sample(
+                provider,
+                model,
+                options,
+                sample,
+                now=now,
+                salt=secrets.token_hex(16),
+                where=RatedRecords(scope or Scope(), tuple(memory_types), tuple(excluded_agents)),
+                answers=answers,
+                progress=progress,
+            )
+    finally:
+        if answers is not None:
+            answers.close()
+
+
 @dataclass(frozen=True, slots=True)
 class BatchBackfill:
     """What one run over an endpoint's batch jobs did: collected, written, and handed in."""
@@ -192,8 +236,11 @@ def estimate_backfill(
     excluded_agents: Collection[str] = (),
     memory_types: Sequence[str] = PRIMARY_TYPES,
     upgrade_heuristic: bool = False,
+    sample: int | None = None,
 ) -> Estimate:
     """What :func:`run_backfill` would ask and cost, before anything is paid; it ignores the budget.
+
+    With ``sample``, what :func:`run_distilled_backfill` would: that share of it.
 
     Raises:
         SettingError: no model is named.
@@ -203,7 +250,7 @@ def estimate_backfill(
         raise SettingError("no model is named", hint="set MEMORIZZ_IMPORTANCE_MODEL or pass --model")
     answers = open_answers()
     try:
-        return estimate_run(
+        whole = estimate_run(
             provider,
             model,
             replace(run_options(settings, upgrade_heuristic=upgrade_heuristic), budget=Budget()),
@@ -214,9 +261,23 @@ def estimate_backfill(
             requests_per_minute=settings.get("model.requests_per_minute"),
             tokens_per_minute=settings.get("model.tokens_per_minute"),
         )
+        return whole if sample is None else _part_of(whole, sample)
     finally:
         if answers is not None:
             answers.close()
+
+
+def _part_of(whole: Estimate, sample: int) -> Estimate:
+    to_ask = whole.rows - whole.verified - whole.empty
+    share = min(1.0, sample / to_ask) if to_ask > 0 else 0.0
+    return replace(
+        whole,
+        calls=math.ceil(whole.calls * share),
+        input_tokens=math.ceil(whole.input_tokens * share),
+        output_tokens=math.ceil(whole.output_tokens * share),
+        cost=None if whole.cost is None else whole.cost * share,
+        minutes=None if whole.minutes is None else whole.minutes * share,
+    )
 
 
 def _import(name: str) -> Any:

@@ -108,3 +108,27 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         assert done.returncode == code, (arguments, done.stderr)
         assert words in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_sample_is_read_and_a_useless_model_is_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 90)
+    with ModelServer() as server:
+        done = fallow(store, "--mode", "distilled", "--sample", "60", "--dry-run", "--json", **settings(server))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["estimate"]["calls"] == 8
+        assert server.requests == []
+        done = fallow(store, "--mode", "distilled", "--sample", "60", "--json", **settings(server))
+        report: dict[str, Any] = json.loads(done.stdout)
+        # The scripted model rates by a hash of the text.
+        assert (done.returncode, report["state"], report["rated"], report["taught"]) == (1, "NeedsAttention", 0, 60)
+        assert "nothing was written" in report["problem"]
+        done = fallow(store, "--mode", "distilled", "--sample", "60", **settings(server))
+        assert "agreement on records left out" in done.stdout
+        for wrong, hint in (
+            (("--mode", "distilled"), "--sample"),
+            (("--sample", "60"), "--mode distilled"),
+            (("--mode", "distilled", "--sample", "9"), "--sample 50"),
+        ):
+            done = fallow(store, *wrong, **settings(server))
+            assert done.returncode in {1, 2}
+            assert hint in done.stderr

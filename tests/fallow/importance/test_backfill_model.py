@@ -383,7 +383,7 @@ def test_a_row_that_keeps_its_heuristic_rating_when_the_model_has_none(world: Wo
         answer=lambda rows: json.dumps({row["id"]: rating_of(row["text"]) for row in rows if "number" in row["text"]})
     ) as server:
         report = world.run(server, upgrade_heuristic=True)
-    assert report.skipped == {"keeps the heuristic's rating": ["a"]}
+    assert report.skipped == {"keeps the rating it had": ["a"]}
     assert world.ratings()["a"] == 0.33
 
 

@@ -7,7 +7,7 @@ A :class:`~fallow.providers.conformance.kit.Backend` gives scratch stores of one
 
 from __future__ import annotations
 
-from fallow.providers.conformance import control, faults, reading, writing
+from fallow.providers.conformance import control, faults, native, reading, writing
 from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import (
     CHECKS,
@@ -24,7 +24,7 @@ from fallow.providers.conformance.kit import (
 )
 
 #: The modules whose checks make up the kit, in the order of the contract.
-ROOMS = (reading, writing, control, faults)
+ROOMS = (reading, writing, native, control, faults)
 
 __all__ = [
     "CHECKS",

@@ -84,6 +84,14 @@ class Spoiling(Protocol):
         ...
 
 
+class HoldingNatives(Protocol):
+    """A scratch store whose kind holds values beside those that every store can hold."""
+
+    def natives(self) -> Mapping[str, Mapping[str, Any]]:
+        """By a name for people, fields of a ``knowledge_base`` row that hold such a value, as ``seed`` takes them."""
+        ...
+
+
 class Copying(Protocol):
     """A scratch store of which there can be a copy."""
 
@@ -154,6 +162,7 @@ Need = Literal[
     "doubling",
     "spoiling",
     "copying",
+    "native_values",
     "down",
     "denied",
     "read_only",
@@ -235,7 +244,7 @@ class Result:
 
 
 _CAPABILITIES: Final = ("conditional_write", "atomic_touch", "insert_if_absent")
-_POWERS: Final = {"doubling": "double", "spoiling": "spoil", "copying": "copy"}
+_POWERS: Final = {"doubling": "double", "spoiling": "spoil", "copying": "copy", "native_values": "natives"}
 _FAULTS: Final = ("down", "denied", "read_only", "slow", "cut", "old")
 
 

@@ -7,6 +7,7 @@ its permissions and its speed, and is removed afterwards. Its native side writes
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,11 +77,23 @@ class FilesystemStore:
             try:
                 found[path.stem] = {name: bytes(value) for name, value in _fields.decode(data).items()}
             except msgspec.DecodeError:
-                found[path.stem] = {"": data}
+                found[path.stem] = _lenient(data)
         return found
 
     def fault(self, kind: Fault) -> AbstractContextManager[None]:
         raise NotHeldError(f"a folder is never {kind}")
+
+    def natives(self) -> Mapping[str, Mapping[str, Any]]:
+        """What Python's own JSON writes beyond JSON, and numbers that others read as times."""
+        return {
+            "NaN in metadata": {"metadata": {"x": math.nan}},
+            "infinity in metadata": {"metadata": {"x": -math.inf}},
+            "NaN in a list": {"metadata": {"x": [1, {"y": math.nan}]}},
+            "a NaN rating": {"importance": math.nan},
+            "a whole number beyond 64 bits": {"metadata": {"x": 2**80}},
+            "an epoch time": {"last_accessed_at": 1_780_000_000},
+            "an epoch time in milliseconds": {"last_accessed_at": 1_780_000_000_123.0},
+        }
 
     def double(self, memory_type: str, record_id: str) -> None:
         if memory_type != "knowledge_base":
@@ -98,6 +111,14 @@ class FilesystemStore:
             yield FilesystemStore(target, self._cache)
         finally:
             shutil.rmtree(target)
+
+
+def _lenient(data: bytes) -> dict[str, bytes]:
+    """Fields of a file that Python's JSON reads and others do not: bare NaN and infinities."""
+    try:
+        return {name: json.dumps(value, ensure_ascii=False).encode() for name, value in json.loads(data).items()}
+    except (ValueError, AttributeError):
+        return {"": data}
 
 
 def _plain(value: Any) -> str:

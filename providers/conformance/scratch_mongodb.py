@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import bson
+from bson.binary import Binary
+from bson.decimal128 import Decimal128
 from bson.errors import InvalidId
+from bson.int64 import Int64
 from bson.objectid import ObjectId
+from bson.regex import Regex
+from bson.timestamp import Timestamp
 from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
 from pymongo import MongoClient
@@ -70,6 +77,35 @@ class MongoDBStore:
             self._database[memory_type].insert_one({**row, "_id": ObjectId(record_id)})
         except InvalidId:
             raise NotHeldError("a second id that reads the same") from None
+
+    def natives(self) -> Mapping[str, Mapping[str, Any]]:
+        """Every type of value that BSON has and a person or a driver would store, in the fields that are decided on."""
+        date = datetime(2026, 5, 1, 2, 3, 4, 567000, tzinfo=UTC)
+        values: dict[str, Any] = {
+            "a date": date,
+            "an ObjectId": ObjectId("65a000000000000000000001"),
+            "a UUID": Binary(uuid.UUID(int=5).bytes, 4),
+            "an old UUID": Binary(uuid.UUID(int=5).bytes, 3),
+            "bytes": b"\x00\x01",
+            "a decimal": Decimal128("0.1"),
+            "a long decimal": Decimal128("12345678901234567890.125"),
+            "a decimal NaN": Decimal128("NaN"),
+            "a long": Int64(2**53 + 1),
+            "NaN": math.nan,
+            "infinity": math.inf,
+            "a pattern": Regex("a.*", "i"),
+            "a timestamp": Timestamp(1_700_000_000, 1),
+        }
+        return {
+            **{f"{name} in metadata": {"metadata": {"x": value}} for name, value in values.items()},
+            **{f"{name} deep in metadata": {"metadata": {"x": [1, {"y": value}]}} for name, value in values.items()},
+            **{f"{name} as parent_id": {"parent_id": value} for name, value in values.items()},
+            **{f"{name} as last_accessed_at": {"last_accessed_at": value} for name, value in values.items()},
+            **{f"{name} as importance": {"importance": value} for name, value in values.items()},
+            **{f"{name} in content": {"content": {"text": "x", "n": value}} for name, value in values.items()},
+            "ObjectIds as source_ids": {"source_ids": [ObjectId("65a000000000000000000002"), "text"]},
+            "a date as created_at": {"created_at": date},
+        }
 
     def drop(self) -> None:
         """Removes the database."""

@@ -167,6 +167,18 @@ class OracleStore:
             found[key] = fields | {name: json.dumps(value).encode() for name, value in sorted(meta.items())}
         return found
 
+    def natives(self) -> Mapping[str, Mapping[str, Any]]:
+        """A TIMESTAMP to the microsecond, NUMBERs at the ends of their columns, numbers beside text in JSON."""
+        return {
+            "a TIMESTAMP with microseconds": {"last_accessed_at": "2026-05-01T02:03:04.567891Z"},
+            "a TIMESTAMP without": {"last_accessed_at": "2026-05-01T02:03:04Z"},
+            "a NUMBER of two digits": {"importance": 0.05},
+            "a NUMBER that is whole": {"importance": 1},
+            "a large count": {"access_count": 9_999_999_998},
+            "numbers in JSON": {"metadata": {"x": [1, 1.5, 12345678901234567890]}},
+            "text in JSON": {"metadata": {"x": ["1", "1.5"]}},
+        }
+
     def fault(self, kind: Fault) -> AbstractContextManager[None]:
         raise NotHeldError(f"a server of others is never {kind}")
 

@@ -75,6 +75,13 @@ class NotionStore:
             found[self.world.fake.text(page, "Memorizz ID")] = fields
         return found
 
+    def natives(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "an epoch time": {"last_accessed_at": 1_780_000_000},
+            "a large whole number": {"metadata": {"x": 2**60}},
+            "numbers beside text": {"metadata": {"x": [1, 1.5, None, "1"]}},
+        }
+
     def double(self, memory_type: str, record_id: str) -> None:
         self.world.twin(record_id)
 

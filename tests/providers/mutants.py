@@ -5,6 +5,7 @@ Each wraps the filesystem provider and spoils one thing that a careless adapter 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -115,6 +116,26 @@ class IgnoresAbsence(Mutant):
                 for item in patches
             ]
         )
+
+
+class JsonOnlyEquality(Mutant):
+    """A condition compared as JSON: what JSON has no word for equals nothing, itself included."""
+
+    def patch(self, patches: Sequence[Patch]) -> list[Outcome]:
+        return [
+            Outcome(item.key, "changed")
+            if any(map(_beyond_json, item.expected.values()))
+            else self.good.patch([item])[0]
+            for item in patches
+        ]
+
+
+def _beyond_json(value: Any) -> bool:
+    try:
+        json.dumps(None if value is MISSING else value, allow_nan=False)
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 class OverwritesTheRecord(Mutant):

@@ -17,6 +17,7 @@ REJECTED_BY = {
     "SwallowsAnError": "a_changed_value_refuses",
     "IgnoresTheCondition": "a_changed_value_refuses",
     "IgnoresAbsence": "a_field_that_came_refuses",
+    "JsonOnlyEquality": "native_values_live_a_whole_life",
     "OverwritesTheRecord": "patch_keeps_unknown_fields",
     "RevivesTheDeleted": "gone_is_not_created",
     "OneBadStopsAll": "a_bad_value_fails_alone",

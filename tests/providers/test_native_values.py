@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,22 @@ def test_the_same_record_with_native_times_has_one_fingerprint_everywhere_12(
         ours = RetentionPlanner(provider, "a", RetentionConfig()).plan(as_of=NOW, now=NOW)
     assert len(ours.entries) == 3
     assert theirs.plan_id == ours.plan_id
+
+
+def test_the_kit_rejects_json_only_equality_on_mongodb(mongodb: str) -> None:
+    from fallow.providers.conformance import CHECKS, run_check
+    from fallow.providers.conformance.scratch_mongodb import MongoDBBackend
+
+    from tests.providers.mutants import JsonOnlyEquality
+
+    class Backend(MongoDBBackend):
+        @contextmanager
+        def store(self) -> Iterator[Any]:
+            with super().store() as good:
+                opened = good.open
+                good.open = lambda zones=None: JsonOnlyEquality(opened(zones))  # type: ignore[assignment,return-value]
+                yield good
+
+    result = run_check(CHECKS["native_values_live_a_whole_life"], Backend(mongodb))
+    assert result.verdict == "fails"
+    assert "found 'changed'" in result.detail

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from fallow.acting.apply import Progress
 from fallow.model.canonical import cut
-from fallow.model.errors import ApprovalRefusedError
+from fallow.model.errors import ApprovalRefusedError, PlanNotFoundError
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import read_record, requirements
 from fallow.model.times import parse_time
-from fallow.plans.storage import MAX_NOTE, load_plan
+from fallow.plans.agents import keys_suppressed_by
+from fallow.plans.storage import MAX_NOTE, check_plan_id, load_plan
 from fallow.port.journal import change_id, text_time
 from fallow.port.journal_writing import Change, find_heads, write_journal
 from fallow.port.protocol import Patch, Provider, Unreadable
@@ -179,5 +180,18 @@ def _restoration(key: RecordKey, before: Row | None, after: Row, now: int) -> Ch
 
 
 def plan_keys(provider: Provider, plan_id: str) -> list[RecordKey]:
-    """The records that a stored plan names, for restoring it as a whole; leave-outs are found not suppressed by it."""
-    return [entry.key for entry in load_plan(provider, plan_id).entries]
+    """The records that a stored plan names, for restoring it as a whole; leave-outs are found not suppressed by it.
+
+    Of a plan that the agents' own control plane applied (SPEC §9): those whose ``suppressed_by`` names it.
+
+    Raises:
+        PlanNotFoundError: no such plan here, and no record names it.
+    """
+    plan_id = check_plan_id(plan_id)
+    try:
+        return [entry.key for entry in load_plan(provider, plan_id).entries]
+    except PlanNotFoundError:
+        keys = keys_suppressed_by(provider, plan_id)
+        if not keys:
+            raise
+        return keys

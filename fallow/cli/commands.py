@@ -18,6 +18,7 @@ from fallow.cli import (
     rater_report,
     reflection,
     reinforcement,
+    repair,
     retention,
     serve,
 )
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
         ("certificate", certificate.certificate),
         ("verify", certificate.verify),
         ("drift", drift.drift),
+        ("repair-events", repair.repair_events),
         ("effect", effect.effect),
         ("rater-report", rater_report.rater_report),
         ("forecast", forecast.forecast),

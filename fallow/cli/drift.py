@@ -27,7 +27,8 @@ def drift(
     else:
         say(
             f"{report.plans} plans, {report.suppressed} suppressed records, {report.journalled} journal entries; "
-            f"{report.gone} suppressed records are gone since"
+            f"{report.gone} suppressed records are gone since; agents' own tools suppressed {report.by_agents} "
+            f"and took back {report.restored_by_agents}"
         )
         rows = [
             (item.kind, item.key.memory_type if item.key else "", item.key.record_id if item.key else "", item.says)

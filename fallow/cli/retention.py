@@ -39,6 +39,7 @@ from fallow.model.errors import UsageError
 from fallow.model.times import iso, wall_clock
 
 if TYPE_CHECKING:
+    from fallow.plans.agents import AgentsPlan
     from fallow.plans.plan import RetentionPlan
     from fallow.port.protocol import Provider
 
@@ -348,27 +349,49 @@ def retention_apply(
 
 
 def plans(store: Store = None, as_json: Json = False) -> None:
-    """List the stored plans and their states."""
+    """List the stored plans and their states, those that agents' own control planes applied among them."""
+    from fallow.plans.agents import APPLIED_BY, agents_plans
     from fallow.plans.storage import list_plans
 
     with open_store(store) as provider:
         found = list_plans(provider, wall_clock())
+        theirs = list(agents_plans(provider).values())
     if as_json:
-        emit({"count": len(found), "plans": [plan.to_json() for plan in found]})
+        emit({"count": len(found) + len(theirs), "plans": [plan.to_json() for plan in (*found, *theirs)]})
         return
     rows = [
         (plan.plan_id, plan.state, str(plan.planned), plan.scope.label, plan.as_of, iso(plan.expires_at))
         for plan in found
     ]
-    table(f"{len(found)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
+    rows += [
+        (
+            plan.plan_id,
+            f"applied by {APPLIED_BY}",
+            str(len(plan.keys)),
+            f"agent {plan.agent_id}",
+            "" if plan.approved_at is None else iso(plan.approved_at),
+            "",
+        )
+        for plan in theirs
+    ]
+    table(f"{len(rows)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
 
 
 def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
     """Show a stored plan: its document, its state and what was decided."""
+    from fallow.model.errors import PlanNotFoundError
+    from fallow.plans.agents import agents_plans
     from fallow.plans.storage import load_plan, stored_plan
 
     with open_store(store) as provider:
-        plan = load_plan(provider, plan_id)
+        try:
+            plan = load_plan(provider, plan_id)
+        except PlanNotFoundError:
+            theirs = agents_plans(provider).get(plan_id)
+            if theirs is None:
+                raise
+            _show_agents_plan(theirs, as_json)
+            return
         state = stored_plan(provider, plan.plan_id, wall_clock())
     if as_json:
         more = state.to_json()
@@ -379,6 +402,19 @@ def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
     if state.decision is not None:
         decision = state.decision
         say(f"{decision.verdict} by {decision.by} ({decision.standing}) at {iso(decision.decided_at)}")
+
+
+def _show_agents_plan(plan: AgentsPlan, as_json: bool) -> None:
+    """A plan that agents' own control plane applied: what its rows say; there is no document of it."""
+    if as_json:
+        entries = [{"record_id": key.record_id, "memory_type": key.memory_type} for key in plan.keys]
+        emit({**plan.to_json(), "entries": entries})
+        return
+    at = "" if plan.approved_at is None else f" at {iso(plan.approved_at)}"
+    say(f"{plan.plan_id}: applied by MemoRizz, approved by {plan.approved_by or 'nobody named'}{at}; read-only here")
+    say("what it suppressed can be taken back: fallow restore --plan")
+    rows = [(key.memory_type, key.record_id) for key in plan.keys]
+    table("records", ("type", "record"), rows)
 
 
 def suppressed(

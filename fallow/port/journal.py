@@ -94,6 +94,12 @@ def event_id(idempotency_key: str) -> str:
     return "learn-evt-" + hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
 
 
+def stream_id(agent_id: str | None, memory_id: str | None, user_id: str | None, thread_id: str | None) -> str:
+    """The stream that a scope's events belong to: from the scope alone, so that all of them are in one."""
+    text = json.dumps([agent_id or NOBODY, memory_id, user_id, thread_id], separators=(",", ":"))
+    return "learn-stream-" + hashlib.sha256(text.encode()).hexdigest()[:28]
+
+
 def control_event(
     event_type: str,
     idempotency_key: str,
@@ -114,12 +120,13 @@ def control_event(
         "record_type": "learning_event",
         "event_id": row_id,
         "event_type": event_type,
+        "stream_id": stream_id(agent_id, memory_id, user_id, thread_id),
         "idempotency_key": idempotency_key,
         "payload": dict(payload),
         "event_hash": hashlib.sha256(f"{event_type}\n{idempotency_key}\n{body}".encode()).hexdigest(),
         "parent_event_id": None,
         "provenance": {"writer": "fallow"},
-        "agent_id": agent_id,
+        "agent_id": agent_id or NOBODY,
         "memory_id": memory_id,
         "thread_id": thread_id,
         "user_id": user_id,

@@ -13,10 +13,11 @@ from typing import Any
 
 from fallow.acting.deciding import check_recorded
 from fallow.model.errors import FallowError
-from fallow.model.keys import RecordKey
-from fallow.model.record import read_record
+from fallow.model.keys import RecordKey, Row
+from fallow.model.record import Record, read_record
 from fallow.model.settings import ApprovalConfig
 from fallow.model.times import parse_time
+from fallow.plans.agents import agents_plans
 from fallow.plans.events import forgotten_key
 from fallow.plans.storage import StoredPlan, list_plans, load_plan
 from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of, event_id, ids_digest
@@ -55,13 +56,20 @@ class Finding:
 
 @dataclass(slots=True)
 class DriftReport:
-    """What was compared, and what disagrees. ``gone``: suppressed records that their agents deleted since."""
+    """What was compared, and what disagrees. ``gone``: suppressed records that their agents deleted since.
+
+    ``by_agents``: records that a plan of the agents' own control plane suppressed, as its tombstone rows say;
+    ``restored_by_agents``: records of our plans that it took back, as the record itself says who and when. Both
+    are recorded, so neither is drift.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     plans: int = 0
     suppressed: int = 0
     journalled: int = 0
     gone: int = 0
+    by_agents: int = 0
+    restored_by_agents: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -73,6 +81,8 @@ class DriftReport:
                 "suppressed": self.suppressed,
                 "journalled": self.journalled,
                 "gone": self.gone,
+                "by_agents": self.by_agents,
+                "restored_by_agents": self.restored_by_agents,
             },
             "findings": [item.to_json() for item in self.findings],
         }
@@ -110,10 +120,16 @@ def find_drift(provider: Provider, *, now: int, approval: ApprovalConfig | None 
     for plan in plans.values():
         report.findings += _of_plan(provider, plan, trails, entries, approval)
     hidden: set[RecordKey] = set()
+    theirs = agents_plans(provider)
     for item in suppressed_records(provider):
         report.suppressed += 1
         key = RecordKey(item.memory_type, item.record_id)
         hidden.add(key)
+        plan = theirs.get(item.suppressed_by or "")
+        if plan is not None and key in plan.keys and plan.plan_id not in plans:
+            report.by_agents += 1
+            report.findings += _other_approver(key, plan.plan_id, item.approver, plan.approved_by)
+            continue
         report.findings += _of_suppressed(key, item.suppressed_by, item.approver, plans, trails, entries)
     open_trails = {key: trail.latest for key, trail in trails.items() if trail.latest and key not in hidden}
     for chunk in chunks(list(open_trails), provider.capabilities.batch_size):
@@ -125,6 +141,9 @@ def find_drift(provider: Provider, *, now: int, approval: ApprovalConfig | None 
                 continue
             record = read_record(row, *key)
             if record.retention_state == "suppressed":
+                continue
+            if _took_back(row, record, trails[key]):
+                report.restored_by_agents += 1
                 continue
             kind, how = ("unsuppressed_behind_our_back", "is visible again, and nobody restored it")
             if record.unsuppressed_at is not None:
@@ -212,6 +231,17 @@ def _of_suppressed(
     if plan.plan_id not in trails.get(key, _Trail()).suppressed:
         says = "is suppressed by its plan, and the journal has no entry of it"
         yield Finding(kind="suppressed_not_in_journal", says=says, plan_id=plan_id, key=key)
-    if approver != decision.by:
+    yield from _other_approver(key, plan_id, approver, decision.by)
+
+
+def _other_approver(key: RecordKey, plan_id: str | None, named: str | None, right: str | None) -> Iterator[Finding]:
+    if named != right:
         says = "names another approver than its plan's decision"
         yield Finding(kind="other_approver", says=says, plan_id=plan_id, key=key)
+
+
+def _took_back(row: Row, record: Record, trail: _Trail) -> bool:
+    """Whether the record itself says who restored it, after it was last suppressed: an agent's own ``unsuppress``."""
+    by = row.get("unsuppressed_by")
+    named = isinstance(by, str) and bool(by.strip())
+    return named and record.unsuppressed_at is not None and record.unsuppressed_at >= max(trail.suppressed.values())

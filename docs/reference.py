@@ -39,6 +39,7 @@ EXAMPLES = {
     "certificate": "fallow certificate forget-plan-… --out certificate.json",
     "verify": "fallow verify certificate.json",
     "drift": "fallow drift --detailed-exitcode",
+    "repair-events": "fallow repair-events",
     "effect": "fallow effect forget-plan-…",
     "rater-report": "fallow rater-report --agent-id agent-orchard",
     "forecast": "fallow forecast",

@@ -12,7 +12,7 @@ from typing import Any
 
 def opened(store: str) -> Any:
     if store.startswith("mongodb://"):
-        from memorizz.memory_provider import MongoDBConfig, MongoDBProvider
+        from memorizz.memory_provider.mongodb import MongoDBConfig, MongoDBProvider
 
         head, _, options = store.partition("?")
         base, _, name = head.rpartition("/")
@@ -32,7 +32,7 @@ def events(provider: Any, agent: str, plan_id: str | None = None) -> Any:
     types = sorted(str(getattr(event.event_type, "value", event.event_type)) for event in store.list_events())
     found: dict[str, Any] = {"events": types}
     for kind in ("forgetting_planned", "memory_forgotten"):
-        found[kind] = len(store.list_events(event_type=kind))
+        found[kind] = types.count(kind)
     if plan_id is not None:
         report = LearningControlPlane(provider, agent_id=agent, config=True).get_forgetting_plan(plan_id)
         found["plan"] = {"plan_id": report.plan_id, "candidates": sorted(item.target_id for item in report.candidates)}

@@ -1,6 +1,6 @@
 """MemoRizz's own readers on stores where fallow worked, and fallow on stores where MemoRizz did (TRAPS 62, SPEC §10).
 
-MemoRizz is no dependency: an interpreter that has it is named by FALLOW_MEMORIZZ_PYTHON, and runs as a process.
+MemoRizz is no dependency: an interpreter that has it is named by PYTHON_WITH_MEMORIZZ, and runs as a process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, record
 from tests.servers.mongodb import with_database
 
-PYTHON = os.environ.get("FALLOW_MEMORIZZ_PYTHON")
+PYTHON = os.environ.get("PYTHON_WITH_MEMORIZZ")
 ROWS = [record(f"c{n}", agent_id="a", memory_id="m", thread_id="t") for n in range(4)]
 
 
 def memorizz(store: str, command: str, **arguments: Any) -> Any:
     """What MemoRizz answers; skips where there is none."""
     if not PYTHON:
-        pytest.skip("MemoRizz did not run: name an interpreter that has memorizz==0.17.16 in FALLOW_MEMORIZZ_PYTHON")
+        pytest.skip("MemoRizz did not run: name an interpreter that has memorizz==0.17.16 in PYTHON_WITH_MEMORIZZ")
     child = Path(__file__).with_name("memorizz_child.py")
     done = subprocess.run(
         [PYTHON, str(child), store, command, json.dumps(arguments)], capture_output=True, text=True, check=False

@@ -14,11 +14,10 @@ from typing import Any, Final
 from fallow.model.keys import RecordKey, Row
 from fallow.port.journal import NOBODY, SHARED, content_of, content_text, stream_id
 from fallow.port.protocol import Patch, Provider
-from fallow.port.reading import chunks
 
 EVENT: Final = "learn-evt-"
 #: What agents' readers ask of an event's content.
-REQUIRED: Final = ("event_id", "event_type", "timestamp", "agent_id", "stream_id")
+REQUIRED: Final[tuple[str, ...]] = ("event_id", "event_type", "timestamp", "agent_id", "stream_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def incomplete_events(provider: Provider) -> Iterator[Incomplete]:
             "agent_id": NOBODY,
             "stream_id": stream_id(**scope),
         }
-        added = {name: right[name] for name in REQUIRED if name in right and not content.get(name)}
+        added: dict[str, Any] = {name: right[name] for name in REQUIRED if name in right and not content.get(name)}
         if added:
             payload = content.get("payload")
             plan_id = payload.get("plan_id") if isinstance(payload, dict) else None
@@ -88,14 +87,15 @@ def repair_events(provider: Provider, *, write: bool = False) -> RepairReport:
         StoreUnreadableError: the listing failed; nothing was written.
     """
     report = RepairReport(found=list(incomplete_events(provider)))
-    for chunk in chunks(report.found if write else [], provider.capabilities.batch_size):
+    size = max(1, provider.capabilities.batch_size)
+    for start in range(0, len(report.found) if write else 0, size):
         patches = [
             Patch(
                 RecordKey(SHARED, item.row["_id"]),
                 {"content": item.row["content"]},
                 {"content": content_text({**content_of(item.row), **item.added})},
             )
-            for item in chunk
+            for item in report.found[start : start + size]
         ]
         for outcome in provider.patch(patches):
             if outcome.status == "applied":

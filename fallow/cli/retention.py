@@ -357,23 +357,20 @@ def plans(store: Store = None, as_json: Json = False) -> None:
         found = list_plans(provider, wall_clock())
         theirs = list(agents_plans(provider).values())
     if as_json:
-        emit({"count": len(found) + len(theirs), "plans": [plan.to_json() for plan in (*found, *theirs)]})
+        emit(
+            {
+                "count": len(found) + len(theirs),
+                "plans": [plan.to_json() for plan in found] + [plan.to_json() for plan in theirs],
+            }
+        )
         return
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (plan.plan_id, plan.state, str(plan.planned), plan.scope.label, plan.as_of, iso(plan.expires_at))
         for plan in found
     ]
-    rows += [
-        (
-            plan.plan_id,
-            f"applied by {APPLIED_BY}",
-            str(len(plan.keys)),
-            f"agent {plan.agent_id}",
-            "" if plan.approved_at is None else iso(plan.approved_at),
-            "",
-        )
-        for plan in theirs
-    ]
+    for other in theirs:
+        at = "" if other.approved_at is None else iso(other.approved_at)
+        rows.append((other.plan_id, f"applied by {APPLIED_BY}", str(len(other.keys)), str(other.agent_id), at, ""))
     table(f"{len(rows)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
 
 

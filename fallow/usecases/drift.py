@@ -125,10 +125,10 @@ def find_drift(provider: Provider, *, now: int, approval: ApprovalConfig | None 
         report.suppressed += 1
         key = RecordKey(item.memory_type, item.record_id)
         hidden.add(key)
-        plan = theirs.get(item.suppressed_by or "")
-        if plan is not None and key in plan.keys and plan.plan_id not in plans:
+        foreign = theirs.get(item.suppressed_by or "")
+        if foreign is not None and key in foreign.keys and foreign.plan_id not in plans:
             report.by_agents += 1
-            report.findings += _other_approver(key, plan.plan_id, item.approver, plan.approved_by)
+            report.findings += _other_approver(key, foreign.plan_id, item.approver, foreign.approved_by)
             continue
         report.findings += _of_suppressed(key, item.suppressed_by, item.approver, plans, trails, entries)
     open_trails = {key: trail.latest for key, trail in trails.items() if trail.latest and key not in hidden}

@@ -19,7 +19,10 @@ from tests.conftest import REPOSITORY, write_as_agent
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 #: Pages whose examples are one story, run by a test of their own.
-ELSEWHERE = {"agent-loop.md": "tests/fallow/test_agent_loop.py"}
+ELSEWHERE = {
+    "agent-loop.md": "tests/fallow/test_agent_loop.py",
+    "langgraph.md": "tests/plugins/test_langgraph_example.py",
+}
 EXAMPLES = [
     (path.name, number, code)
     for path in PAGES

@@ -27,6 +27,8 @@ SETTING: Final = "FALLOW_LANGGRAPH"
 Ids = Literal["namespace:key", "key"]
 _PLACES: Final = ("agent_id", "memory_id", "user_id", "thread_id")
 _PLACE: Final = re.compile(r"\{(\w+)\}\Z")
+#: Namespaces whose rule is remembered at once.
+_REMEMBERED: Final = 50_000
 _RULE_KEYS: Final = frozenset({"namespace", "type", "text", "ids", *_PLACES})
 
 
@@ -90,10 +92,21 @@ class StoreMapping:
     rules: tuple[Rule, ...]
     expired: Literal["keep", "honour"] = "keep"
     origin: str = "default"
+    _known: dict[str, tuple[Rule, Mapping[str, str]] | None] = field(default_factory=dict, compare=False, repr=False)
 
     def rule_of(self, prefix: str) -> Rule | None:
         """The first rule that fits a namespace, or None."""
-        return next((rule for rule in self.rules if _compiled(rule.pattern).match(prefix)), None)
+        found = self.scoped(prefix)
+        return None if found is None else found[0]
+
+    def scoped(self, prefix: str) -> tuple[Rule, Mapping[str, str]] | None:
+        """The first rule that fits a namespace with what it says of the scope; remembered, as rows share namespaces."""
+        if prefix not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            rule = next((rule for rule in self.rules if _compiled(rule.pattern).match(prefix)), None)
+            self._known[prefix] = None if rule is None else (rule, rule.scope_of(prefix))
+        return self._known[prefix]
 
     def patterns(self, memory_type: str) -> list[str]:
         """The patterns of a type's rules; a namespace may fit one and still be another rule's."""

@@ -14,6 +14,7 @@ from fallow.port.protocol import Unreadable
 from fallow_langgraph.mapping import Rule, StoreMapping, record_id
 
 _ACCESS = ("last_accessed_at", "last_accessed", "last_recalled_at", "access_count", "recall_count", "hit_count")
+_CITING = frozenset(CITING_FIELDS)
 _CREATION = ("timestamp", "created_at", "createdAt")
 
 
@@ -41,9 +42,10 @@ class Found(NamedTuple):
 
 def rendered(stored: Stored, mapping: StoreMapping, memory_type: str) -> Found | None:
     """The row, or in words why it is none; None where its namespace belongs to another type or to none."""
-    rule = mapping.rule_of(stored.prefix)
-    if rule is None or rule.memory_type != memory_type:
+    known = mapping.scoped(stored.prefix)
+    if known is None or known[0].memory_type != memory_type:
         return None
+    rule, scope = known
     name = record_id(rule, stored.prefix, stored.key, stored.suffix)
     try:
         value = json.loads(stored.value)
@@ -51,15 +53,13 @@ def rendered(stored: Stored, mapping: StoreMapping, memory_type: str) -> Found |
         return Found(stored, name, "its value cannot be read")
     if not isinstance(value, dict):
         return Found(stored, name, "its value is no object")
-    return Found(stored, name, _row(stored, rule, value, name))
+    return Found(stored, name, _row(stored, rule, scope, value, name))
 
 
-def _row(stored: Stored, rule: Rule, value: dict[str, Any], name: str) -> Row:
-    row: Row = {**value, "_id": name}
-    scope = rule.scope_of(stored.prefix)
+def _row(stored: Stored, rule: Rule, scope: Mapping[str, str], value: dict[str, Any], name: str) -> Row:
+    row: Row = {**value, "_id": name, **scope}
     if "memory_id" in value and "{memory_id}" not in rule.namespace and "memory_id" not in rule.scope:
-        del scope["memory_id"]
-    row |= scope
+        row["memory_id"] = value["memory_id"]
     if stored.fields is not None:
         row |= json.loads(stored.fields)
     _set_text(row, value, rule)
@@ -106,8 +106,8 @@ def _cited_keys(row: Mapping[str, Any]) -> list[str]:
     holders = (row, metadata) if isinstance(metadata, Mapping) else (row,)
     cited: set[str] = set()
     for holder in holders:
-        for name in CITING_FIELDS:
-            value = holder.get(name)
+        for name in _CITING.intersection(holder):
+            value = holder[name]
             for item in value if isinstance(value, list) else (value,):
                 text = canonical_id(item)
                 if text is not None and is_unicode(text):

@@ -6,7 +6,6 @@ from typing import Any
 
 from fallow.flows.this_run import this_run
 from fallow.tasks.applying import look_for_drift
-from fallow.tasks.pages import escaped, markdown_table
 from fallow.tasks.steps import stores_named
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -14,6 +13,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from fallow.model.times import iso
+from fallow.showing.markdown import escaped, markdown_table
 
 #: Findings that the page lists for a store.
 MAX_FINDINGS = 200

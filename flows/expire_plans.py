@@ -6,6 +6,7 @@ from typing import Any
 
 from fallow.flows.outcomes import announce
 from fallow.tasks.applying import record_expiry
+from fallow.tasks.inbox import show_open_plans
 from fallow.tasks.runs import settle_waiting_runs
 from fallow.tasks.steps import stores_named
 from prefect import flow, get_run_logger
@@ -31,6 +32,8 @@ def expire_plans(store: str = "") -> State[Any]:
             done += [f"run {run} {state}" for run in runs]
     for line in done:
         get_run_logger().info(line)
+    if done:
+        show_open_plans(store)
     if not done:
         return Completed(name="NothingToDo", message="no plan has expired and no run waits for nothing")
     return Completed(name="Expired", message=f"{len(done)} ended: {'; '.join(done[:20])}")

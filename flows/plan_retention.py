@@ -11,8 +11,9 @@ from fallow.flows.this_run import ThisRun, this_run
 from fallow.tasks.applying import apply_stored
 from fallow.tasks.asking import ask_about, give_up, look, record_answer, write_form
 from fallow.tasks.form import KEY, MAX_ANSWERS, answer_to
+from fallow.tasks.inbox import show_open_plans
 from fallow.tasks.planning import ScopePlan, find_question, make_plans
-from fallow.tasks.runs import ask_in_own_runs, forms_shown, settle_waiting_runs
+from fallow.tasks.runs import ask_in_own_runs, forms_shown, name_run, settle_waiting_runs
 from fallow.tasks.showing import show_plan
 from fallow.tasks.steps import stores_named
 from prefect import flow
@@ -148,12 +149,14 @@ def _answered(store: str, plan_id: str, run: ThisRun) -> State[Any]:
     shown = forms_shown(run.id, KEY)
     if standing.state == "open" and not shown:
         announce("awaiting-approval", plan_id, store, show_plan(store, plan_id))
+        show_open_plans(store)
     attempt, refusal = max(1, shown), ""
     while standing.state == "open":
         if attempt > MAX_ANSWERS:
             give_up(store, plan_id, refusal)
         else:
             text = write_form(store, plan_id, refusal)
+            name_run(run.id, text.name)
             hours = (standing.expires_at - wall_clock()) / MICROSECONDS_PER_HOUR + AFTER_EXPIRY_HOURS
             try:
                 answer = answer_to(text, attempt, timeout=round(hours * 3600))
@@ -168,6 +171,7 @@ def _answered(store: str, plan_id: str, run: ThisRun) -> State[Any]:
                 refusal = record_answer(store, plan_id, answer)
             attempt += 1
         standing = look(store, plan_id)
+    show_open_plans(store)
     if standing.state in {"approved", "applied", "stale", "closed"}:
         if standing.state == "approved":
             announce("approved", plan_id, store, {"approved_by": standing.by})

@@ -26,6 +26,7 @@ class ThisRun:
     deployment_id: UUID | None
     as_of: int
     parameters: dict[str, object]
+    name: str = ""
 
     @property
     def logger(self) -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
@@ -33,7 +34,9 @@ class ThisRun:
         return get_run_logger()
 
     def title(self, verb: str) -> str:
-        """A name for the run: what, for whom."""
+        """A name for the run: what, for whom; a run that was named after its plan keeps that name when it goes on."""
+        if self.name.startswith("plan-retention: "):
+            return self.name
         what = next(
             (str(self.parameters[name]) for name in ("plan_id", "agent_id", "user_id") if self.parameters.get(name)),
             "unowned records" if self.parameters.get("unowned") else "",
@@ -69,4 +72,5 @@ def this_run() -> ThisRun:
         run.deployment_id,
         wall_clock() if start is None else parse_as_of(start.isoformat()),
         dict(context.parameters or {}),
+        run.name,
     )

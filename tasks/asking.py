@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fallow.tasks.pages import form_text
-from fallow.tasks.reading import excerpts
+from fallow.tasks.addresses import plan_page_address
 from fallow.tasks.runs import is_waiting
 from fallow.tasks.steps import open_store, settings_variable, step
 
@@ -15,6 +14,10 @@ from fallow.acting.deciding import decide
 from fallow.model.errors import ApprovalRefusedError, PlanStateError
 from fallow.model.times import wall_clock
 from fallow.plans.storage import conclude, load_plan, publish, stored_plan, take_over
+from fallow.showing.facts import asked as what_is_asked
+from fallow.showing.facts import at_stake, run_name
+from fallow.showing.plan_page import form_text
+from fallow.usecases.desk import desk
 from fallow.usecases.planner import settings_for
 
 
@@ -46,11 +49,24 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class FormText:
-    """What the approval form says about its plan."""
+    """What the approval form says about its plan.
+
+    Attributes:
+        asked: what is asked, and ``at_stake`` what could be lost, in plain sentences.
+        page: the address of the plan's page, or "".
+        refusal: why the last answer was not taken, or "".
+        name: how the waiting run is called.
+        description: Markdown above the fields; nothing stands there alone.
+    """
 
     plan_id: str
     planned: int
     wide: bool
+    asked: str
+    at_stake: str
+    page: str
+    refusal: str
+    name: str
     description: str
 
 
@@ -100,17 +116,22 @@ def look(store: str | None, plan_id: str) -> Standing:
 @step("write the form")
 def write_form(store: str | None, plan_id: str, refusal: str) -> FormText:
     """The form's text, from the stored plan; ``refusal`` says why the last answer was not taken."""
-    variable = settings_variable()
+    variable, now = settings_variable(), wall_clock()
     with open_store(store) as provider:
-        plan = load_plan(provider, plan_id)
-        shown = settings_for(provider, plan.scope.agent_id, variable=variable).approval.show_text
-        texts = excerpts(provider, plan.entries[:10]) if shown else None
-        stored = stored_plan(provider, plan_id, wall_clock())
+        scope = stored_plan(provider, plan_id, now).scope
+        shown = settings_for(provider, scope.agent_id, variable=variable).approval.show_text
+        lying = desk(provider, plan_id, now=now, show_text=shown)
+    plan, page = lying.plan, plan_page_address(lying.plan)
     return FormText(
         plan_id=plan.plan_id,
         planned=len(plan.entries),
         wide=plan.wide,
-        description=form_text(plan, texts, stored.expires_at, refusal),
+        asked=what_is_asked(plan),
+        at_stake=" ".join(at_stake(plan, lying.effect)),
+        page=page,
+        refusal=refusal,
+        name=run_name(plan),
+        description=form_text(lying, page),
     )
 
 

@@ -23,16 +23,22 @@ def form_of(text: FormText) -> type[RunInput]:
     Fields are only ever added, with defaults: the server checks an answer against the form that was stored
     when the run was suspended.
     """
+    refused = f"NOT TAKEN: {_ended(text.refusal)} Answer again. " if text.refusal else ""
+    page = f" Page: {text.page}" if text.page else ""
     fields: dict[str, Any] = {
-        "decision": Annotated[
-            Literal["approve", "reject"],
-            Field(description="approve suppresses the planned records, reject leaves everything as it is"),
-        ],
+        "decision": Annotated[Literal["approve", "reject"], Field(description=f"{refused}{text.asked}")],
         "approved_by": Annotated[
-            str, Field(min_length=1, max_length=240, pattern=r"\S", description="your name, as FALLOW_APPROVERS has it")
+            str,
+            Field(
+                min_length=1,
+                max_length=240,
+                pattern=r"\S",
+                description=f"Your name, as FALLOW_APPROVERS has it. Could be lost: {text.at_stake}{page}",
+            ),
         ],
         "count": Annotated[
-            int, Field(ge=0, description="the number of records planned, as shown above, before leaving any out")
+            int,
+            Field(ge=0, description=f"Repeat the number of records planned, {text.planned}, before leaving any out."),
         ],
         "plan_id": Annotated[
             str,
@@ -67,6 +73,10 @@ def form_of(text: FormText) -> type[RunInput]:
     form: type[RunInput] = create_model("Approval", __base__=RunInput, **fields)
     form._description = text.description
     return form
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def answer_to(text: FormText, attempt: int, timeout: int) -> dict[str, Any]:

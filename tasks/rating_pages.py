@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fallow.tasks.pages import escaped, markdown_table
+from fallow.showing.markdown import escaped, markdown_table
 
 _NAMED: Final = 20
 _COLOURS: Final[Mapping[str, str]] = {

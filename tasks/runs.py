@@ -42,6 +42,13 @@ def is_waiting(flow_run_id: str) -> bool:
     return state is not None and not state.is_final()
 
 
+@step("name the run")
+def name_run(flow_run_id: str, name: str) -> None:
+    """Calls a run after the plan that it asks about, so that a list of waiting runs says whose they are."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run_id), name=name)
+
+
 def forms_shown(flow_run_id: str, key: str) -> int:
     """How many forms this run has shown so far, counted by their schemas under ``key``-1, ``key``-2, …"""
     with get_client(sync_client=True) as client:

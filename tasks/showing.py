@@ -6,30 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fallow.tasks.pages import (
-    MAX_ROWS,
-    data_url,
-    distribution_picture,
-    plan_page,
-    plan_rows,
-    report_page,
-    suppressed_rows,
-)
-from fallow.tasks.reading import excerpts
+from fallow.tasks.addresses import restore_form
+from fallow.tasks.pages import data_url, report_page, suppressed_rows
 from fallow.tasks.steps import open_store, settings_variable, step
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound
 from prefect.results import get_default_result_storage
 from prefect.runtime import flow_run
-from prefect.utilities.urls import url_for
 
-from fallow.model.errors import StoreUnreadableError
 from fallow.model.times import iso, wall_clock
 from fallow.plans.plan import RetentionPlan
-from fallow.plans.storage import load_plan, stored_plan
-from fallow.port.protocol import Provider
-from fallow.usecases.effect import preview
+from fallow.plans.storage import stored_plan
+from fallow.showing.facts import scope_key
+from fallow.showing.pictures import plan_picture
+from fallow.showing.plan_page import plan_page, plan_rows
+from fallow.usecases.desk import MAX_ROWS, desk, landscape
 from fallow.usecases.planner import settings_for
 from fallow.usecases.suppressed import suppressed_records
 
@@ -41,35 +31,23 @@ def show_plan(store: str | None, plan_id: str) -> dict[str, Any]:
     Returns:
         The plan's scope and counts, for the event that asks for its approval.
     """
-    variable = settings_variable()
+    variable, now = settings_variable(), wall_clock()
     with open_store(store) as provider:
-        plan = load_plan(provider, plan_id)
-        shown = settings_for(provider, plan.scope.agent_id, variable=variable).approval.show_text
-        texts = excerpts(provider, plan.entries[:10]) if shown else None
-        stored = stored_plan(provider, plan_id, wall_clock())
-        effect = _effect(provider, plan)
-    picture = distribution_picture(plan)
-    page = plan_page(plan, texts, stored.expires_at, picture, _complete_plan(plan), _links(), effect)
-    create_markdown_artifact(page, key="retention-plan", description=f"{plan_id}: {plan.scope.label}")
-    create_table_artifact(plan_rows(plan.entries), key="retention-plan-records", description=plan_id)
-    create_image_artifact(data_url(picture), key="retention-distribution", description=plan_id)
+        scope = stored_plan(provider, plan_id, now).scope
+        shown = settings_for(provider, scope.agent_id, variable=variable).approval.show_text
+        lying = desk(provider, plan_id, now=now, show_text=shown)
+        dots = landscape(provider, lying.plan)
+    plan, stored = lying.plan, lying.stored
+    picture = data_url(plan_picture(plan, dots))
+    page = plan_page(lying, picture, _complete_plan(plan), _links())
+    key = scope_key(plan.scope, plan.store_identity)
+    create_markdown_artifact(page, key=f"retention-plan-{key}", description=f"{plan_id}: {plan.scope.label}")
+    create_table_artifact(plan_rows(plan.entries), key=f"retention-rows-{key}", description=plan_id)
+    create_image_artifact(picture, key=f"retention-picture-{key}", description=plan_id)
     names = ("scanned", "eligible", "planned", "deferred")
     numbers = {name: plan.counts[name] for name in names}
     share = round(plan.document["blast_radius"]["share"], 4)
     return {"scope": plan.scope.label, **numbers, "share": share, "expires_at": iso(stored.expires_at)}
-
-
-def _effect(provider: Provider, plan: RetentionPlan) -> dict[str, Any] | None:
-    """What the plan costs retrieval; None where looking would cost too much or is not possible: the page goes without.
-
-    A store with a limit on requests would need minutes to hand out all its vectors: there `fallow effect` says it.
-    """
-    if provider.capabilities.requests_per_second is not None:
-        return None
-    try:
-        return preview(provider, plan).to_json()
-    except StoreUnreadableError:
-        return None
 
 
 def _complete_plan(plan: RetentionPlan) -> str:
@@ -108,14 +86,3 @@ def _links() -> dict[str, str]:
     """Where the page leads in the UI: the run that waits, and the way back."""
     found = {"The run that waits": flow_run.ui_url or "", "The way back: restore": restore_form()}
     return {name: address for name, address in found.items() if address}
-
-
-def restore_form() -> str:
-    """The address of the restore deployment's form in the UI, or "" where it is not deployed."""
-    with get_client(sync_client=True) as client:
-        try:
-            found = client.read_deployment_by_name("restore-memories/restore")
-        except ObjectNotFound:
-            return ""
-    address = url_for("deployment", obj_id=found.id)
-    return f"{address}/run" if address else ""

@@ -17,6 +17,7 @@ from prefect.states import Pending, Scheduled
 from fallow.model.times import wall_clock
 from fallow.plans.storage import StoredPlan, list_plans
 from fallow.port.registry import open_provider
+from fallow.showing.facts import scope_key
 from fallow.usecases.suppressed import suppressed_records
 
 PLAN = "plan-retention/nightly"
@@ -90,6 +91,11 @@ def records(store: Path) -> dict[str, bytes]:
         if path.name != "index.json" and path.parent.name not in {"shared_memory", "agents"}:
             found[f"{path.parent.name}/{path.name}"] = path.read_bytes()
     return found
+
+
+def page_of(client: Any, plan: StoredPlan, what: str = "plan") -> str:
+    """The latest artifact about a plan's scope: its page (``plan``), its ``rows``, its ``picture``."""
+    return artifact(client, f"retention-{what}-{scope_key(plan.scope, plan.store_identity)}")
 
 
 def artifact(client: Any, key: str) -> str:

@@ -25,6 +25,7 @@ from tests.flows.driving import (
     create,
     drive,
     hidden,
+    page_of,
     plans_of,
     records,
     resume,
@@ -60,8 +61,9 @@ def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, pre
     assert set(schema["required"]) == {"decision", "approved_by", "count", "plan_id"}
     assert "default" not in schema["properties"]["decision"]
     assert plan.plan_id in text
-    assert str(plan.planned) in text
-    assert text.count("\n1. **") == 10
+    assert str(plan.planned) in schema["properties"]["count"]["description"]
+    assert f"hide {plan.planned} of " in schema["properties"]["decision"]["description"]
+    assert "Could be lost: " in schema["properties"]["approved_by"]["description"]
     assert hidden(store) == set()
     assert records(store) == before
     form = answer(plan, leave_out=[f"{spared.memory_type}:{spared.record_id}"], reason="the year is over")
@@ -73,10 +75,10 @@ def test_approved_is_what_was_shown_but_the_record_left_out_7_3(prefect_api, pre
     assert records(store)[key] == before[key]
     decision = plans_of(store)[0].decision
     assert (decision.by, decision.reason, decision.verdict) == ("Ada", "the year is over", "approved")
-    assert plan.plan_id in artifact(prefect_api, "retention-plan")
-    rows = json.loads(artifact(prefect_api, "retention-plan-records"))
+    assert plan.plan_id in page_of(prefect_api, plan)
+    rows = json.loads(page_of(prefect_api, plan, "rows"))
     assert [row["record_id"] for row in rows] == [entry.record_id for entry in entries]
-    assert artifact(prefect_api, "retention-distribution").startswith("data:image/png;base64,")
+    assert page_of(prefect_api, plan, "picture").startswith("data:image/png;base64,")
     assert f"| done now | {len(entries) - 1} |" in artifact(prefect_api, "retention-report")
     ours = [row for row in json.loads(artifact(prefect_api, "suppressed-memories")) if row["approver"] == "Ada"]
     assert {row["records"].partition(":")[2] for row in ours} == hidden(store)
@@ -161,7 +163,7 @@ def test_asked_again_with_the_reason_and_rejected_after_three_answers_trap_36(pr
             state = drive(prefect_api, run_id)
             if attempt < 3:
                 assert state.name == "Suspended"
-                assert why in shown(prefect_api, run_id, attempt + 1)[1]
+                assert why in shown(prefect_api, run_id, attempt + 1)[0]["properties"]["decision"]["description"]
     assert (state.name, state.type.value) == ("Rejected", "COMPLETED")
     decision = plans_of(store)[0].decision
     assert (decision.verdict, decision.by) == ("rejected", "fallow")
@@ -184,7 +186,7 @@ def test_a_refused_answer_is_not_taken_later_when_the_name_becomes_known(prefect
 def test_a_run_forced_on_without_an_answer_asks_again(prefect_api, store, waiting):
     run_id, plan = waiting
     assert drive_forced(prefect_api, run_id).name == "Suspended"
-    assert "without a complete answer" in shown(prefect_api, run_id, 2)[1]
+    assert "without a complete answer" in shown(prefect_api, run_id, 2)[0]["properties"]["decision"]["description"]
     assert hidden(store) == set()
     resume(prefect_api, run_id, answer(plan))
     assert drive(prefect_api, run_id).name == "Applied"

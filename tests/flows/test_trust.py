@@ -64,7 +64,7 @@ def test_a_signed_answer_is_applied_and_an_unsigned_or_forged_one_asked_again_7(
             resume(prefect_api, run_id, answer(plan, signature=token))
             drive(prefect_api, run_id)
             assert state_of(prefect_api, run_id) == "Suspended"
-            assert "was not taken" in shown(prefect_api, run_id, attempt)[1]
+            assert "NOT TAKEN" in shown(prefect_api, run_id, attempt)[0]["properties"]["decision"]["description"]
             assert records(store) == before
         resume(prefect_api, run_id, answer(plan, signature=signed(store, plan.plan_id)))
         assert drive(prefect_api, run_id).name == "Applied"

@@ -6,7 +6,6 @@ lies over it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from fallow.plans.storage import load_plan
 from fallow.port.registry import open_provider
 from fallow.showing.facts import run_name, visible
 from tests.deployments.browsing import browser_page
-from tests.flows.driving import PLAN, answer, drive, hidden, plans_of, resume, settings, shown, start, state_of
-from tests.prefect_server import REPOSITORY, PrefectServer, wait_until
+from tests.flows.driving import PLAN, answer, drive, hidden, plans_of, resume, settings, shown, start
+from tests.prefect_server import REPOSITORY, PrefectServer
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -113,33 +112,4 @@ def test_what_a_decision_needs_is_seen_without_scrolling_trap_67(
         assert any(text in field.get("description", "") for field in properties.values()), text
         assert_seen(page, text)
     assert form.get_by_role("button", name=SENDS[version]).is_visible()
-    assert hidden(store) == set()
-
-
-def test_a_plan_is_rejected_in_the_first_interface(
-    prefect_server: PrefectServer, prefect_api: Any, pictures: Path, make_sample_store: Any
-) -> None:
-    store = make_sample_store(now=iso(wall_clock()))
-    run_id, _ = start(prefect_api, PLAN, store=str(store), whole_store=True, min_retention=0.3, force=True)
-    plan = plans_of(store)[0]
-    with browser_page(1280, 800) as page:
-        form = open_form(prefect_server, page, "v1", run_id)
-        choice = page.get_by_text(re.compile("^reject$")).filter(visible=True)
-
-        def opened() -> bool:
-            form.locator(".p-select-button__control").first.click()
-            page.wait_for_timeout(500)
-            return choice.count() > 0
-
-        wait_until(opened, "the list of decisions opens", 20)
-        choice.first.click()
-        form.get_by_label(re.compile("^Approved By")).fill("Ada")
-        form.get_by_label(re.compile("^Count")).fill(str(plan.planned))
-        form.get_by_label(re.compile("^Reason")).fill("Ratings are missing.")
-        page.screenshot(path=pictures / "v1-reject.png")
-        form.get_by_role("button", name=SENDS["v1"]).click()
-        wait_until(lambda: state_of(prefect_api, run_id) != "Suspended", "the answer is taken")
-    assert drive(prefect_api, run_id).name == "Rejected"
-    decision = plans_of(store)[0].decision
-    assert (decision.verdict, decision.by, decision.reason) == ("rejected", "Ada", "Ratings are missing.")
     assert hidden(store) == set()

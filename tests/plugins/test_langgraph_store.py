@@ -264,7 +264,8 @@ def test_a_role_that_may_only_read_plans_nothing_and_says_why(agent: World) -> N
     with LangGraphProvider(agent.server.address(agent.name, "only_reads")) as provider:
         assert sum(batch.frame.height for batch in provider.scan(KNOWLEDGE, ("record_id",))) == 3
         levels = {name: level for name, level, _ in provider.diagnose()}
-        assert levels["permissions"] == "warning"
+        assert (levels["permissions"], levels["access data"]) == ("warning", "warning")
+        assert provider.identity().startswith("langgraph:")
         with pytest.raises(StoreUnwritableError):
             write(provider, "memories.u1:k1", HIDE)
     assert agent.bytes() == before

@@ -9,6 +9,7 @@ import psycopg
 from fallow_langgraph.mapping import StoreMapping
 
 _LISTED = 8
+_UNCOUNTED = ("access data", "warning", "none: recency rests on updated_at (GovernedStore counts recalls)")
 
 
 def diagnose(
@@ -37,7 +38,8 @@ def diagnose(
         more = f" and {len(unmapped) - _LISTED} more" if len(unmapped) > _LISTED else ""
         total = sum(count for _, count in unmapped)
         found.append(("namespaces that no rule fits", "warning", f"{total} rows, never planned: {names}{more}"))
-    return [*found, *_odd(connection), *_rights(connection, tables), *(_hidden(connection, mapping) if tables else ())]
+    kept = _hidden(connection, mapping) if tables else [_UNCOUNTED]
+    return [*found, *_odd(connection), *_rights(connection, tables), *kept]
 
 
 def _odd(connection: psycopg.Connection[tuple[Any, ...]]) -> list[tuple[str, str, str]]:
@@ -81,5 +83,5 @@ def _hidden(connection: psycopg.Connection[tuple[Any, ...]], mapping: StoreMappi
     if again:
         answer.append(("keys put again while suppressed", "info", f"{again}: restoring leaves the agent's row"))
     if not touched[0]:
-        answer.append(("access data", "warning", "none: recency rests on updated_at (GovernedStore counts recalls)"))
+        answer.append(_UNCOUNTED)
     return answer

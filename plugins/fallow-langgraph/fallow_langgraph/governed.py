@@ -218,7 +218,7 @@ class _Recalls:
                 if keys:
                     provider = provider or LangGraphProvider.from_uri(self._uri, {})
                     _write(provider.touch_many, keys)
-            except FallowError as error:
+            except Exception as error:  # a fault of counting ends neither the thread nor the agent
                 self.dropped += len(keys)
                 log.warning("%d recalls are not counted: %s", len(keys), error)
             finally:

@@ -21,7 +21,7 @@ from fallow.providers.filesystem_rows import NotARowError, contradicts, decode_l
 from fallow.providers.snapshot import snapshot_schema
 
 from fallow.model.keys import Row, is_unicode
-from fallow.model.record import CITING_FIELDS, DECISION_FIELDS, read_record, read_text, schema
+from fallow.model.record import CITING_FIELDS, DECISION_FIELDS, SUPERSEDING_FIELDS, read_record, read_text, schema
 from fallow.model.times import parse_time
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ SMALL_COLUMNS: Final = (
     "unsuppressed_at",
     "summary_id",
     "citations",
+    "supersedes",
     "breaches",
     "role",
 )
@@ -153,7 +154,8 @@ _ContentRow = msgspec.defstruct("_ContentRow", [_CONTENT], gc=False)
 _EmbeddingRow = msgspec.defstruct("_EmbeddingRow", [("embedding", msgspec.Raw, _ABSENT)], gc=False)
 _FIRST_RARE: Final = 3 + len(_PLAIN_FIELDS)
 _NO_RARE: Final = (None,) * len(_RARE_NAMES)
-_CITES: Final = tuple(name in CITING_FIELDS for name in _RARE_NAMES)
+#: Rare fields that only cite; what supersedes goes the careful way.
+_CITES: Final = tuple(name in CITING_FIELDS and name not in SUPERSEDING_FIELDS for name in _RARE_NAMES)
 
 _REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -397,6 +399,7 @@ class RecordReader:
                         None,
                         summary_id,
                         cited,
+                        (),
                         (),
                         role,
                     )

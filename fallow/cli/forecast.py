@@ -49,7 +49,7 @@ def forecast(
     from fallow.usecases.forecast import Forecast
     from fallow.usecases.forecast import forecast as look_ahead
 
-    options = _read_policy(policy)
+    options = read_policy(policy)
     scope, at = scope_of(agent_id, memory_id, user_id, thread_id, unowned), instant(as_of)
     with open_store(store) as provider:
         view = read_store(provider)
@@ -102,7 +102,7 @@ def forecast(
             say(f"  {day:>3} days {bar} {count}")
 
 
-def _read_policy(path: Path | None) -> dict[str, Any]:
+def read_policy(path: Path | None) -> dict[str, Any]:
     """The settings in a policy file: an object of values by setting name, such as ``retention.formula``."""
     if path is None:
         return {}

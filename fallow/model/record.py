@@ -119,6 +119,7 @@ class Record:
     Attributes:
         importance: the stored rating in 0..1, or None where there is none that can be used.
         citations: ids of records this one is built on, without its own id, sorted.
+        supersedes: of these, the ids that it takes the place of and is not built on by any other field.
         text: what a person would read; empty where there is nothing.
         breaches: names of the fields' breaches, such as ``importance_out_of_range``.
     """
@@ -141,6 +142,7 @@ class Record:
     unsuppressed_at: int | None = None
     summary_id: str | None = None
     citations: tuple[str, ...] = ()
+    supersedes: tuple[str, ...] = ()
     role: str | None = None
     text: str = ""
     breaches: tuple[str, ...] = ()
@@ -181,6 +183,7 @@ def schema() -> dict[str, pl.DataType]:
         "unsuppressed_at": integer,
         "summary_id": text,
         "citations": pl.List(pl.String()),
+        "supersedes": pl.List(pl.String()),
         "breaches": pl.List(pl.String()),
         "role": text,
         "text": text,
@@ -205,6 +208,7 @@ PLANNING_COLUMNS: Final = (
     "suppressed_by",
     "unsuppressed_at",
     "citations",
+    "supersedes",
     "breaches",
 )
 
@@ -378,6 +382,14 @@ def read_superseded(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, .
     return _read_ids(SUPERSEDING_FIELDS, record_id, *holders)
 
 
+def _read_only_superseded(record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
+    named = read_superseded(record_id, *holders)
+    if not named:
+        return named
+    others = _read_ids([name for name in CITING_FIELDS if name not in SUPERSEDING_FIELDS], record_id, *holders)
+    return tuple(name for name in named if name not in others)
+
+
 def _read_ids(fields: Sequence[str], record_id: str, *holders: Mapping[str, Any]) -> tuple[str, ...]:
     cited: set[str] = set()
     for holder in holders:
@@ -453,6 +465,7 @@ def read_record(row: Mapping[str, Any], memory_type: str, record_id: str, naive_
         unsuppressed_at=parse_time(row.get("unsuppressed_at")),
         summary_id=_read_text_field(row, ("summary_id",), "summary_id", breaches),
         citations=_read_ids(CITING_FIELDS, record_id, row, metadata),
+        supersedes=_read_only_superseded(record_id, row, metadata),
         role=_text_or_none(row.get("role")),
         text=read_text(row),
         breaches=tuple(dict.fromkeys(breaches)),

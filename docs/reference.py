@@ -43,6 +43,7 @@ EXAMPLES = {
     "effect": "fallow effect forget-plan-…",
     "rater-report": "fallow rater-report --agent-id agent-orchard",
     "forecast": "fallow forecast",
+    "policy": "fallow policy compare --agent-id agent-orchard --plot policies.svg",
     "settings": "fallow settings --agent-id agent-orchard",
     "doctor": "fallow doctor",
     "contracts": "fallow contracts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fallow.cli.app import run
-from fallow.model.times import wall_clock
+from fallow.model.times import MICROSECONDS_PER_DAY, iso, wall_clock
 from fallow.usecases.sample import sample_rows
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, record
@@ -27,11 +28,17 @@ PLANNED = 120
 @pytest.fixture
 def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """A store named by FALLOW_STORE, in the current folder; its plan's id."""
-    rows = [
-        record(str(n), days=200 + n, agent_id="agent-orchard", memory_id="orchard-main") for n in range(1, PLANNED + 1)
+    who = {"agent_id": "agent-orchard", "memory_id": "orchard-main"}
+    angle = [[math.cos(part * n) for part in (1, 2.3, 3.7, 5.1, 7.9)] for n in range(PLANNED + 1)]
+    rows = [record(str(n), days=200 + n, role="assistant", embedding=angle[n], **who) for n in range(1, PLANNED + 1)]
+    asked = [
+        {"_id": f"q{n}", "created_at": iso(wall_clock() - n * MICROSECONDS_PER_DAY), "embedding": angle[2 * n], **who}
+        for n in range(1, 60)
     ]
     agents = sample_rows(now=wall_clock(), conversations=1)["agents"]
-    write_as_agent(tmp_path / "memory", {CONVERSATION: rows, "agents": agents, "shared_memory": []})
+    write_as_agent(
+        tmp_path / "memory", {CONVERSATION: rows, "agents": agents, "shared_memory": [], "semantic_cache": asked}
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FALLOW_STORE", str(tmp_path / "memory"))
     monkeypatch.setenv("FALLOW_KEY_PASSPHRASE", "correct horse battery")

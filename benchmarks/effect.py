@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fallow.model.arguments import instant
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
-from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.port.registry import open_provider
 from fallow.usecases.effect import preview
 from fallow.usecases.planner import plan_scope
 
-AS_OF = parse_as_of("2026-12-01T00:00:00Z")
+AS_OF = instant("2026-12-01T00:00:00Z")
 NUMBERS = 384
 
 

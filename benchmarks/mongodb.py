@@ -21,13 +21,14 @@ import numpy as np
 from fallow.providers.mongodb import MongoDBProvider
 from pymongo import MongoClient, monitoring
 
+from fallow.model.arguments import instant
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
-from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.usecases.planning import make_plan
 from tests.servers.mongodb import mongodb_server
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 
 
 class Wire(monitoring.CommandListener):

@@ -21,7 +21,7 @@ import polars as pl
 
 from fallow.importance import Rarity
 from fallow.importance.heuristic import heuristic_rating
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from fallow.port.reflections import covered_ids, read_reflections
 from fallow.port.registry import open_provider
 from fallow.reflection.reflecting import ReflectionConfig, reflect
@@ -71,7 +71,7 @@ def measure(turns: pl.DataFrame, questions: pl.DataFrame, threshold: float) -> d
         root = Path(folder) / "store"
         ratings = write_store(root, turns)
         with open_provider(str(root)) as provider:
-            now = parse_as_of("2026-12-01T00:00:00Z")
+            now = instant("2026-12-01T00:00:00Z")
             report = reflect(provider, ReflectionConfig(threshold=threshold, extractive=True), now=now)
             reflections = list(read_reflections(provider).values())
     names = [name.replace(":", "-") for name in turns["id"].to_list()]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.arguments import instant
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
 
 #: The instant that the stores are planned for.
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 MIX = {
     "conversation_memory": 0.70,
     "knowledge_base": 0.15,

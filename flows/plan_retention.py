@@ -85,7 +85,7 @@ def plan_retention(
     named = agent_id or memory_ids or user_id or thread_id or unowned or whole_store
     scope = Scope(
         agent_id=agent_id or None,
-        memory_ids=tuple(dict.fromkeys(memory_ids)) if memory_ids else None,
+        memory_ids=tuple(memory_ids) if memory_ids else None,
         user_id=user_id or None,
         thread_id=thread_id or None,
         unowned=unowned,

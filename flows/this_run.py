@@ -10,8 +10,9 @@ from prefect import get_run_logger
 from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 
+from fallow.model.arguments import instant
 from fallow.model.errors import FallowError
-from fallow.model.times import iso, parse_as_of, wall_clock
+from fallow.model.times import iso, wall_clock
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def this_run() -> ThisRun:
     return ThisRun(
         str(run.id),
         run.deployment_id,
-        wall_clock() if start is None else parse_as_of(start.isoformat()),
+        wall_clock() if start is None else instant(start.isoformat()),
         dict(context.parameters or {}),
         run.name,
     )

@@ -14,13 +14,12 @@ from fallow.acting.configured_files import stop_file_says
 from fallow.acting.deciding import check_approver
 from fallow.acting.holds import release_hold
 from fallow.acting.restore import plan_keys, restore_records
-from fallow.model.errors import UsageError
-from fallow.model.keys import RecordKey
+from fallow.model.arguments import several, typed_id
 from fallow.model.settings import STOP_VARIABLE, stop_value_says
 from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
 from fallow.plans.storage import expire_plans, list_plans
 from fallow.usecases.drift import find_drift
-from fallow.usecases.planner import check_memory_type, settings_for
+from fallow.usecases.planner import settings_for
 
 #: An approved plan that has not reached its end is left to be finished for this long after its own end.
 FINISHING_HOURS: Final = 24
@@ -72,18 +71,13 @@ def restore_stored(
     with open_store(store) as provider:
         settings = settings_for(provider, None, variable=settings_variable())
         name, standing = check_approver(approved_by, settings.approval)
-        keys = [_key(text) for text in records] + (plan_keys(provider, plan_id) if plan_id else [])
+        keys = [typed_id(text, "records") for text in several(records, "records")] + (
+            plan_keys(provider, plan_id) if plan_id else []
+        )
         report = restore_records(
             provider, keys, approved_by=name, reason=reason, now=wall_clock(), plan_id=plan_id or None
         )
     return {**report.to_json(), "approved_by": name, "standing": standing}
-
-
-def _key(text: str) -> RecordKey:
-    memory_type, colon, record_id = text.strip().partition(":")
-    if not colon or not record_id:
-        raise UsageError(f"'{text[:80]}' names no record", hint="write TYPE:ID, such as knowledge_base:kb-17")
-    return RecordKey(check_memory_type(memory_type), record_id)
 
 
 @step("look for drift")

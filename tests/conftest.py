@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from fallow.usecases.sample import sample_rows
 from tests.prefect_server import prefect_api, prefect_server  # noqa: F401  # fixtures for every room
 
@@ -137,7 +137,7 @@ def make_sample_store(tmp_path: Path) -> Callable[..., Path]:
 
     def make(name: str = "sample", *, now: str = SAMPLE_NOW, conversations: int = 4, **options: Any) -> Path:
         root = tmp_path / name
-        write_as_agent(root, sample_rows(now=parse_as_of(now), conversations=conversations, **options))
+        write_as_agent(root, sample_rows(now=instant(now), conversations=conversations, **options))
         return root
 
     return make

@@ -23,6 +23,7 @@ from fallow.judgement.policy import Policy
 from fallow.judgement.score import CONVERSATION, conversation_room
 from fallow.judgement.verdicts import Evidence, protections
 from fallow.judgement.words import skipped_for
+from fallow.model.arguments import Time, instant
 from fallow.model.canonical import cut
 from fallow.model.errors import PlanExpiredError, PlanStateError, StoppedError
 from fallow.model.keys import RecordKey, Row
@@ -248,7 +249,7 @@ def apply_plan(
     provider: Provider,
     plan_id: str,
     *,
-    now: int,
+    now: Time | None = None,
     progress: Progress | None = None,
     gate: ContractGate | None = None,
     approval: ApprovalConfig | None = None,
@@ -259,7 +260,7 @@ def apply_plan(
     Args:
         provider: the plan's own store.
         plan_id: an approved plan.
-        now: the wall clock, microseconds; becomes suppressed_at.
+        now: the wall clock, a time of SPEC §1.5; becomes suppressed_at.
         progress: called with (records settled, records approved) after each chunk.
         gate: holds the store against its contracts, instead of the installed ones; what breaks a must is skipped.
         approval: who may approve and whether it must be signed; None: as the environment says.
@@ -273,6 +274,7 @@ def apply_plan(
         SignatureRefusedError: its approval's signature does not hold, or is missing where it must not be.
         StoppedError: the stop switch is on. What was written is journalled; applying again goes on.
     """
+    now = instant(now)
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
     decision = stored.decision

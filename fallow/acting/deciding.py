@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fallow.acting.configured_files import registered_operators
 from fallow.acting.signatures import Statement, compare, refused, sign, validity, verify_signature
+from fallow.model.arguments import Time, count_or_none, instant, left_out, text_or_none
+from fallow.model.arguments import text as checked_text
 from fallow.model.errors import (
     ApprovalRefusedError,
     PlanExpiredError,
@@ -38,7 +40,7 @@ def check_approver(name: str, approval: ApprovalConfig, *, requesters: Iterable[
     Raises:
         ApprovalRefusedError: blank, too long, not on the list, or the one who asked.
     """
-    text = unicodedata.normalize("NFC", name).strip()
+    text = unicodedata.normalize("NFC", checked_text(name, "approved_by")).strip()
     if not text or any(unicodedata.category(char).startswith("C") for char in text):
         raise ApprovalRefusedError("no approver is named", hint="give a name with --approved-by")
     if len(text) > MAX_NAME:
@@ -67,7 +69,7 @@ def resolve_leave_out(plan: RetentionPlan, leave_out: Iterable[str | RecordKey])
     for entry in plan.entries:
         by_id.setdefault(entry.record_id, []).append(entry.key)
     keys: set[RecordKey] = set()
-    for item in leave_out:
+    for item in left_out(leave_out):
         if isinstance(item, RecordKey):
             fits = [key for key in by_id.get(item.record_id, []) if key == item]
         else:
@@ -99,7 +101,7 @@ def decide(
     leave_out: Iterable[str | RecordKey] = (),
     count: int | None = None,
     approval: ApprovalConfig,
-    now: int,
+    now: Time | None = None,
     signature: str | None = None,
 ) -> Decision:
     """Records a named human's decision, before anything is acted on (SPEC §7). Nothing else is written.
@@ -110,12 +112,16 @@ def decide(
     given are those that were signed.
 
     Raises:
+        UsageError: an argument is none of SPEC §1.5.
         ApprovalRefusedError: approver, count or leave-outs do not fit.
         SignatureRefusedError: the signature does not hold, or is missing where approvals must be signed.
         PlanExpiredError: the plan's time has passed.
         PlanStateError: it is superseded, or decided otherwise.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`.
     """
+    now, count = instant(now), count_or_none(count, "count")
+    reason, signature = checked_text(reason, "reason"), text_or_none(signature, "signature")
+    leave_out, approved_by = left_out(leave_out), checked_text(approved_by, "approved_by")
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
     name, standing = check_approver(approved_by, approval, requesters=stored.requesters)
@@ -201,7 +207,7 @@ def sign_decision(
     reason: str = "",
     leave_out: Iterable[str | RecordKey] = (),
     key: Ed25519PrivateKey,
-    now: int,
+    now: Time | None = None,
 ) -> str:
     """Signs a decision about the stored plan as it stands here; nothing is written (SPEC §7).
 
@@ -209,10 +215,12 @@ def sign_decision(
     holds for a day at most, and never past its plan.
 
     Raises:
+        UsageError: an argument is none of SPEC §1.5.
         ApprovalRefusedError: nobody is named, or a record to leave out is not in the plan.
         PlanExpiredError: the plan's time has passed.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`.
     """
+    now, reason, leave_out = instant(now), checked_text(reason, "reason"), left_out(leave_out)
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
     name, _ = check_approver(approved_by, ApprovalConfig())

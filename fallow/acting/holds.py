@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fallow.judgement.holds import Hold
+from fallow.model.arguments import (
+    Time,
+    instant,
+    instant_or_none,
+    record_keys,
+    switch,
+)
+from fallow.model.arguments import (
+    memory_types as checked_types,
+)
+from fallow.model.arguments import (
+    text as checked_text,
+)
 from fallow.model.canonical import canonical_json
-from fallow.model.errors import HoldError, StoreUnreadableError
+from fallow.model.errors import HoldError, StoreUnreadableError, UsageError
 from fallow.model.keys import RecordKey
-from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES
-from fallow.model.scope import Scope
+from fallow.model.scope import Scope, scope_or_all
 from fallow.model.times import iso, parse_time
 from fallow.port.journal import SHARED, content_of, control_row
 from fallow.port.journal_writing import insert_again, insert_control_rows
@@ -33,7 +45,7 @@ MAX_RECORDS: Final = 1000
 
 
 def _name(text: str, what: str) -> str:
-    name = unicodedata.normalize("NFC", text).strip()
+    name = unicodedata.normalize("NFC", checked_text(text, what)).strip()
     if not name or len(name) > MAX_NAME or any(unicodedata.category(char).startswith("C") for char in name):
         raise HoldError(f"{what} has no name that can be recorded", hint=f"a name of at most {MAX_NAME} characters")
     return name
@@ -43,13 +55,13 @@ def place_hold(
     provider: Provider,
     *,
     scope: Scope | None = None,
-    memory_types: Sequence[str] = (),
+    memory_types: Iterable[str] = (),
     records: Iterable[RecordKey] = (),
     everything: bool = False,
     owner: str,
     reason: str,
-    now: int,
-    expires_at: int | None = None,
+    now: Time | None = None,
+    expires_at: Time | None = None,
 ) -> Hold:
     """Keeps records from being planned and from being suppressed. Changes no record.
 
@@ -57,32 +69,28 @@ def place_hold(
         everything: that nothing is named is meant.
         owner: who answers for the hold.
         reason: why; it is shown wherever the hold keeps a record.
-        expires_at: when it ends by itself, microseconds; None: when it is released.
+        expires_at: when it ends by itself, a time of SPEC §1.5; None: when it is released.
 
     Raises:
-        HoldError: nothing, nobody or no reason is named, a type is none that can be suppressed, too many
-            records are named, or the end has passed already.
+        UsageError: an argument is none of SPEC §1.5.
+        HoldError: nothing, nobody or no reason is named, too many records are named, or the end has passed
+            already.
     """
-    scope, keys = scope or Scope(), tuple(sorted(set(records)))
-    named = [TYPE_ALIASES.get(name.strip(), name.strip()) for name in memory_types]
-    unknown = [name for name in [*named, *(key.memory_type for key in keys)] if name not in PRIMARY_TYPES]
-    if unknown:
-        raise HoldError(
-            f"'{unknown[0][:40]}' is not a type that is ever suppressed", hint=f"one of {', '.join(PRIMARY_TYPES)}"
-        )
-    if scope == Scope() and not named and not keys and not everything:
+    now, expires_at = instant(now), instant_or_none(expires_at, "expires_at")
+    scope, keys, named = scope_or_all(scope), tuple(sorted(record_keys(records))), checked_types(memory_types)
+    if scope == Scope() and not named and not keys and not switch(everything, "everything"):
         raise HoldError("the hold names no records", hint="name a scope, a type or ids; --everything holds all")
     if len(keys) > MAX_RECORDS:
         raise HoldError(f"a hold names {MAX_RECORDS} records at most", hint="place several, or hold a scope")
     owner = _name(owner, "the owner")
-    reason = " ".join(reason.split())[:MAX_REASON]
+    reason = " ".join(checked_text(reason, "reason").split())[:MAX_REASON]
     if not reason:
         raise HoldError("the hold has no reason", hint="say why: it is shown wherever a record is kept by it")
     if expires_at is not None and expires_at <= now:
         raise HoldError(f"the hold would end at {iso(expires_at)}, which has passed", hint="name a later end")
     content: dict[str, Any] = {
         "scope": scope.to_json(),
-        "memory_types": [name for name in PRIMARY_TYPES if name in named],
+        "memory_types": list(named),
         "records": [list(key) for key in keys],
         "owner": owner,
         "reason": reason,
@@ -111,7 +119,7 @@ def list_holds(provider: Provider) -> list[Hold]:
         content = content_of(row)
         try:
             holds.append(_hold(content, releases.get(str(content["hold_id"]))))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, UsageError):
             raise StoreUnreadableError(
                 f"the hold {str(row.get('_id'))[:60]} cannot be read",
                 hint="nothing is planned or applied past it: restore its row, or remove it by hand",
@@ -143,17 +151,19 @@ def _hold(content: Mapping[str, Any], release: Mapping[str, Any] | None) -> Hold
     )
 
 
-def release_hold(provider: Provider, hold_id: str, *, released_by: str, reason: str, now: int) -> Hold:
+def release_hold(provider: Provider, hold_id: str, *, released_by: str, reason: str, now: Time | None = None) -> Hold:
     """Ends a hold. Releasing it twice changes nothing: the first release stands.
 
     Args:
         released_by: a checked approver (:func:`fallow.acting.deciding.check_approver`): a release lets records go.
 
     Raises:
+        UsageError: an argument is none of SPEC §1.5.
         HoldError: there is no such hold, or nobody is named.
     """
+    now, reason = instant(now), checked_text(reason, "reason")
     name = _name(released_by, "who releases it")
-    wanted = hold_id.strip().removeprefix(HOLD)
+    wanted = checked_text(hold_id, "hold_id").strip().removeprefix(HOLD)
     hold = next((hold for hold in list_holds(provider) if hold.hold_id == wanted), None)
     if hold is None:
         raise HoldError(f"there is no hold '{wanted[:40]}' here", hint="fallow hold list shows them")

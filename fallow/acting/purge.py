@@ -12,10 +12,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fallow.model.arguments import (
+    Time,
+    id_or_none,
+    instant,
+    instant_or_none,
+    number,
+    several,
+    switch,
+    text,
+    text_or_none,
+)
 from fallow.model.errors import StoreUnwritableError, UsageError
 from fallow.model.keys import MISSING, RecordKey, Row, canonical_id
 from fallow.model.record import read_mapping, read_number
-from fallow.model.times import MICROSECONDS_PER_HOUR, parse_time, wall_clock
+from fallow.model.times import MICROSECONDS_PER_HOUR, parse_time
 from fallow.port.journal import control_event, ids_digest, text_time
 from fallow.port.journal_writing import insert_control_rows
 from fallow.port.protocol import CachePurging, Patch, Provider
@@ -153,7 +164,7 @@ def _query(row: Mapping[str, Any]) -> str:
 def purge_semantic_cache(
     provider: Provider,
     *,
-    now: int,
+    now: Time | None = None,
     policy: CachePolicy | None = None,
     agents: Mapping[str, Mapping[str, Any]] | None = None,
     merge_duplicates: bool = True,
@@ -166,16 +177,18 @@ def purge_semantic_cache(
 
     Args:
         provider: the open store.
-        now: the wall clock, microseconds.
+        now: the wall clock, a time of SPEC §1.5.
         policy: how long entries are fresh that do not say so themselves.
         agents: agents' own records by id, for their cache configuration.
         merge_duplicates: remove older duplicates too; else they are only reported.
         dry_run: report what would be removed and remove nothing.
 
     Raises:
-        UsageError: this kind of store has no cache that could be purged.
+        UsageError: an argument is none of SPEC §1.5, or this kind of store has no cache that could be purged.
         StoreUnreadableError: the listing failed or was cut short; nothing was removed.
     """
+    now, dry_run = instant(now), switch(dry_run, "dry_run")
+    merge_duplicates = switch(merge_duplicates, "merge_duplicates")
     if not isinstance(provider, CachePurging):
         raise UsageError(f"a {provider.capabilities.kind} store has no semantic cache that fallow can purge")
     base = policy or CachePolicy()
@@ -241,28 +254,33 @@ def cache_answer(
     *,
     query: str,
     response: str,
-    now: int | None = None,
+    now: Time | None = None,
     agent_id: str | None = None,
     memory_id: str | None = None,
     user_id: str | None = None,
-    expires_at: int | None = None,
+    expires_at: Time | None = None,
     embedding: Iterable[float] | None = None,
     domain: str | None = None,
 ) -> str:
     """Caches an answer: the same query in the same scope again is an update of the same entry; its id.
 
-    Times are microseconds since the epoch; without ``now`` the system's clock is asked. Caching anew starts the
-    entry's life anew.
+    Times are those of SPEC §1.5; without ``now`` the system's clock is asked. Caching anew starts the entry's life
+    anew.
 
     Raises:
-        UsageError: the query says nothing.
+        UsageError: an argument is none of SPEC §1.5, or the query says nothing.
         StoreUnwritableError: the store refused the entry.
     """
+    now, expires_at = instant(now), instant_or_none(expires_at, "expires_at")
+    query, response, domain = text(query, "query"), text(response, "response"), text_or_none(domain, "domain")
+    scope = tuple(
+        id_or_none(value, name)
+        for name, value in (("agent_id", agent_id), ("memory_id", memory_id), ("user_id", user_id))
+    )
+    numbers = None if embedding is None else [number(one, "embedding") for one in several(embedding, "embedding")]
     normal = normalized_query(query)
     if not normal:
         raise UsageError("the query says nothing", hint="only queries with a word in them are cached")
-    now = wall_clock() if now is None else now
-    scope = (agent_id, memory_id, user_id)
     name = str(uuid.uuid5(_NAMESPACE, json.dumps([*scope, normal])))
     values: Row = {
         "query": query,
@@ -274,7 +292,7 @@ def cache_answer(
         "hit_count": 0,
         "usage_count": 0,
     }
-    more = {"embedding": None if embedding is None else [float(item) for item in embedding], "domain": domain}
+    more = {"embedding": numbers, "domain": domain}
     values |= {key: value for key, value in more.items() if value is not None}
     named = dict(zip(("agent_id", "memory_id", "user_id"), scope, strict=True))
     row = {"_id": name, "id": name, "cache_key": name, "scope": "local", **named, **values}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fallow.acting.apply import Progress
+from fallow.model.arguments import Time, instant, record_keys, text, text_or_none
 from fallow.model.canonical import cut
 from fallow.model.errors import ApprovalRefusedError, PlanNotFoundError
 from fallow.model.keys import RecordKey, Row
@@ -57,7 +58,7 @@ def restore_records(
     *,
     approved_by: str,
     reason: str,
-    now: int,
+    now: Time | None = None,
     plan_id: str | None = None,
     progress: Progress | None = None,
 ) -> RestoreReport:
@@ -68,13 +69,18 @@ def restore_records(
         keys: which records.
         approved_by: a checked approver (:func:`fallow.acting.deciding.check_approver`).
         reason: why; cut at 2000 characters.
-        now: the wall clock; becomes unsuppressed_at.
+        now: the wall clock, a time of SPEC §1.5; becomes unsuppressed_at.
         plan_id: restore only what this plan suppressed; what another plan suppressed since is left alone.
         progress: called with (settled, all) after each chunk.
+
+    Raises:
+        UsageError: an argument is none of SPEC §1.5.
+        ApprovalRefusedError: nobody is named.
     """
-    if not approved_by.strip():
+    wanted, now = record_keys(keys, "keys"), instant(now)
+    reason, plan_id = text(reason, "reason"), text_or_none(plan_id, "plan_id")
+    if not text(approved_by, "approved_by").strip():
         raise ApprovalRefusedError("no approver is named", hint="give a name with --approved-by")
-    wanted = list(dict.fromkeys(keys))
     report = RestoreReport(plan_id=plan_id)
     heads: dict[str, str] | None = None
     size = max(1, provider.capabilities.batch_size)

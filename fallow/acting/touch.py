@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fallow.model.arguments import Id, Time, instant, switch
+from fallow.model.arguments import memory_type as checked_type
+from fallow.model.arguments import record_ids as checked_ids
 from fallow.model.errors import UsageError
 from fallow.model.keys import RecordKey
-from fallow.model.times import wall_clock
 from fallow.port.journal import control_event, ids_digest
 from fallow.port.journal_writing import insert_control_rows
 from fallow.port.protocol import Provider, Touching
@@ -37,7 +39,7 @@ class TouchReport:
 
 
 def touch_many(
-    provider: Provider, memory_type: str, record_ids: Iterable[str], *, now: int | None = None, event: bool = False
+    provider: Provider, memory_type: str, record_ids: Iterable[Id], *, now: Time | None = None, event: bool = False
 ) -> TouchReport:
     """Marks records as used now: last_accessed_at never moves back, access_count rises by one, atomically each.
 
@@ -47,23 +49,23 @@ def touch_many(
         provider: the open store.
         memory_type: the records' type.
         record_ids: which records.
-        now: microseconds since the epoch; None means the system's clock.
+        now: a time of SPEC §1.5; None means the system's clock.
         event: also record the run as one control-plane event (SPEC §10); a host that touches on every turn
             leaves it out.
 
     Raises:
-        UsageError: this kind of store cannot touch.
+        UsageError: an argument is none of SPEC §1.5, or this kind of store cannot touch.
     """
+    memory_type, event = checked_type(memory_type), switch(event, "event")
+    names, at = checked_ids(record_ids), instant(now)
     if not isinstance(provider, Touching):
         raise UsageError(
             f"a {provider.capabilities.kind} store cannot be touched", hint="docs/support-matrix.md lists what can"
         )
-    now = wall_clock() if now is None else now
     report = TouchReport()
-    names = list(dict.fromkeys(record_ids))
     size = max(1, provider.capabilities.batch_size)
     for start in range(0, len(names), size):
-        for outcome in provider.touch_many(memory_type, names[start : start + size], now):
+        for outcome in provider.touch_many(memory_type, names[start : start + size], at):
             name = outcome.key.record_id
             if outcome.status == "applied":
                 report.touched.append(name)
@@ -79,6 +81,6 @@ def touch_many(
         digest = ids_digest([RecordKey(memory_type, name) for name in report.touched])
         payload = {"memory_type": memory_type, "touched": len(report.touched), "ids_digest": digest}
         insert_control_rows(
-            provider, [control_event("memories_touched", f"touch:{memory_type}:{now}:{digest}", payload, now=now)]
+            provider, [control_event("memories_touched", f"touch:{memory_type}:{at}:{digest}", payload, now=at)]
         )
     return report

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fallow.model.arguments import id_or_none, record_ids
 from fallow.model.errors import FallowError, UsageError
-from fallow.model.times import parse_as_of, wall_clock
 
 if TYPE_CHECKING:
     from fallow.model.scope import Scope
@@ -128,21 +128,13 @@ def scope_of(
     """The scope that the options name."""
     from fallow.model.scope import Scope
 
-    for name, value in (("--agent-id", agent_id), ("--user-id", user_id), ("--thread-id", thread_id)):
-        if value is not None and not value.strip():
-            raise UsageError(f"{name} is blank", hint="leave it out to mean all")
     return Scope(
-        agent_id=agent_id,
-        memory_ids=tuple(dict.fromkeys(memory_id)) if memory_id else None,
-        user_id=user_id,
-        thread_id=thread_id,
+        agent_id=id_or_none(agent_id, "--agent-id"),
+        memory_ids=record_ids(memory_id, "--memory-id") if memory_id else None,
+        user_id=id_or_none(user_id, "--user-id"),
+        thread_id=id_or_none(thread_id, "--thread-id"),
         unowned=unowned,
     )
-
-
-def instant(as_of: str | None) -> int:
-    """``--as-of`` in microseconds, or now."""
-    return wall_clock() if as_of is None else parse_as_of(as_of)
 
 
 def emit(document: Mapping[str, Any]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fallow.cli.app import AsOf, Json, Store, emit, instant, open_store, say, settings_of, table
+from fallow.cli.app import AsOf, Json, Store, emit, open_store, say, settings_of, table
+from fallow.model.arguments import instant
 from fallow.model.errors import UsageError
 from fallow.model.times import wall_clock
 
@@ -42,7 +43,7 @@ def contracts(
     from fallow.data_contracts.checking import check_contracts
     from fallow.data_contracts.remembering import record_check
 
-    now, at = wall_clock(), instant(as_of)
+    now, at = wall_clock(), instant(as_of, "--as-of")
     opinion: SecondOpinion | None = None
     with open_store(store) as provider:
         approval = settings_of(provider, None).approval

@@ -17,13 +17,13 @@ from fallow.cli.app import (
     ThreadId,
     UserId,
     emit,
-    instant,
     open_store,
     say,
     scope_of,
     settings_of,
     table,
 )
+from fallow.model.arguments import instant
 from fallow.model.errors import UsageError
 
 #: Characters of the longest bar.
@@ -50,7 +50,7 @@ def forecast(
     from fallow.usecases.forecast import forecast as look_ahead
 
     options = read_policy(policy)
-    scope, at = scope_of(agent_id, memory_id, user_id, thread_id, unowned), instant(as_of)
+    scope, at = scope_of(agent_id, memory_id, user_id, thread_id, unowned), instant(as_of, "--as-of")
     with open_store(store) as provider:
         view = read_store(provider)
         contracts = check_store(provider, view, at)

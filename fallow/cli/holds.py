@@ -22,8 +22,9 @@ from fallow.cli.app import (
     settings_variable,
     table,
 )
+from fallow.model.arguments import instant_or_none, memory_types, typed_id
 from fallow.model.errors import UsageError
-from fallow.model.times import iso, parse_as_of, wall_clock
+from fallow.model.times import iso, wall_clock
 
 
 class HoldAction(StrEnum):
@@ -58,28 +59,23 @@ def hold(
     """Keep records from being suppressed, whatever their score; list holds, and release them."""
     from fallow.acting.deciding import check_approver
     from fallow.acting.holds import list_holds, place_hold, release_hold
-    from fallow.model.keys import RecordKey
-    from fallow.usecases.planner import check_memory_type, settings_for
+    from fallow.usecases.planner import settings_for
 
     now = wall_clock()
     if action is HoldAction.add:
-        keys = []
-        for text in record or ():
-            kind, colon, name = text.partition(":")
-            if not colon or not name:
-                raise UsageError(f"'{text[:80]}' names no record", hint="write TYPE:ID, such as knowledge_base:kb-17")
-            keys.append(RecordKey(check_memory_type(kind), name))
+        keys = [typed_id(text, "--record") for text in record or ()]
+        kinds = memory_types(memory_type or (), "--memory-type")
         with open_store(store) as provider:
             placed = place_hold(
                 provider,
                 scope=scope_of(agent_id, memory_id, user_id, thread_id),
-                memory_types=memory_type or (),
+                memory_types=kinds,
                 records=keys,
                 everything=everything,
                 owner=owner or "",
                 reason=reason,
                 now=now,
-                expires_at=None if until is None else parse_as_of(until),
+                expires_at=instant_or_none(until, "--until"),
             )
         if as_json:
             emit(placed.to_json(now))

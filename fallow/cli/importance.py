@@ -22,6 +22,7 @@ from fallow.cli.app import (
     scope_of,
     settings_of,
 )
+from fallow.model.arguments import memory_types as checked_types
 from fallow.model.errors import SettingError, UsageError
 from fallow.model.times import wall_clock
 
@@ -72,9 +73,8 @@ def backfill_importance(
     """Rate what has no rating, by the free heuristic or by a model; a stored rating stays."""
     from fallow.importance.backfill import backfill_importance as backfill
     from fallow.model.record import PRIMARY_TYPES
-    from fallow.usecases.planner import check_memory_type
 
-    types = tuple(check_memory_type(name) for name in memory_type or PRIMARY_TYPES)
+    types = checked_types(memory_type or PRIMARY_TYPES, "--memory-type")
     by_model: dict[str, Any] = {
         "importance.model": model,
         "importance.purpose": purpose,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fallow.cli.app import Json, emit, note, say, table
+from fallow.model.arguments import instant_or_none
 from fallow.model.errors import OperatorError, UsageError
-from fallow.model.times import iso, parse_as_of, wall_clock
+from fallow.model.times import iso, wall_clock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -102,7 +103,7 @@ def operator(
     if action is OperatorAction.add:
         if not name or not public_key:
             raise UsageError("add needs --name and --public-key", hint="fallow operator keygen prints the key")
-        until = None if expires is None else parse_as_of(expires)
+        until = instant_or_none(expires, "--expires")
         operators = add_operator(operators, name, public_key, now=now, expires_at=until)
         write_register(file, operators_text(operators))
     elif action is OperatorAction.revoke:

@@ -9,13 +9,13 @@ from fallow.cli.app import (
     MemoryId,
     Store,
     emit,
-    instant,
     open_store,
     say,
     scope_of,
     settings_of,
     table,
 )
+from fallow.model.arguments import instant
 
 
 def rater_report(
@@ -31,7 +31,7 @@ def rater_report(
     with open_store(store) as provider:
         settings = settings_of(provider, agent_id)
         found = report_ratings(
-            provider, settings, scope=scope_of(agent_id, memory_id, None, None, False), as_of=instant(as_of)
+            provider, settings, scope=scope_of(agent_id, memory_id, None, None, False), as_of=instant(as_of, "--as-of")
         )
     if as_json:
         emit(found.to_json())

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from fallow.cli.app import Json, Store, emit, open_store, say, settings_of
+from fallow.model.arguments import memory_type as checked_type
+from fallow.model.arguments import record_ids
 from fallow.model.times import wall_clock
 
 
@@ -18,11 +20,10 @@ def touch(
 ) -> int:
     """Mark records as used now: they become fresh again."""
     from fallow.acting.touch import touch_many
-    from fallow.usecases.planner import check_memory_type
 
-    kind = check_memory_type(memory_type)
+    kind, names = checked_type(memory_type, "--memory-type"), record_ids(record_id, "RECORD_ID")
     with open_store(store) as provider:
-        report = touch_many(provider, kind, record_id, now=wall_clock(), event=True)
+        report = touch_many(provider, kind, names, now=wall_clock(), event=True)
     if as_json:
         emit(report.to_json())
     else:

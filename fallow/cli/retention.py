@@ -25,7 +25,6 @@ from fallow.cli.app import (
     ThreadId,
     UserId,
     emit,
-    instant,
     note,
     open_store,
     say,
@@ -35,6 +34,8 @@ from fallow.cli.app import (
     stop_switch,
     table,
 )
+from fallow.model.arguments import instant, record_ids
+from fallow.model.arguments import memory_type as checked_type
 from fallow.model.errors import UsageError
 from fallow.model.times import iso, wall_clock
 
@@ -77,7 +78,7 @@ def retention_plan(
         "retention.max_candidates": max_candidates,
         "retention.memory_types": memory_type or None,
     }
-    at, now = instant(as_of), wall_clock()
+    at, now = instant(as_of, "--as-of"), wall_clock()
     scope = scope_of(agent_id, memory_id, user_id, thread_id, unowned)
     with open_store(store, options) as provider:
         if no_snapshot and isinstance(provider, Snapshotting):
@@ -472,9 +473,10 @@ def unsuppress(
     from fallow.acting.restore import restore_records
     from fallow.model.errors import RecordNotFoundError
     from fallow.model.keys import RecordKey
-    from fallow.usecases.planner import check_memory_type, settings_for
+    from fallow.usecases.planner import settings_for
 
-    keys = [RecordKey(check_memory_type(memory_type), name) for name in record_id]
+    kind = checked_type(memory_type, "--memory-type")
+    keys = [RecordKey(kind, name) for name in record_ids(record_id, "RECORD_ID")]
     with open_store(store) as provider:
         name, _ = check_approver(approved_by, settings_for(provider, None, variable=settings_variable()).approval)
         report = restore_records(provider, keys, approved_by=name, reason=reason, now=wall_clock())
@@ -530,7 +532,7 @@ def explain(
             record_id,
             memory_type=memory_type,
             settings_of=lambda owner: settings_of(provider, agent_id or owner),
-            as_of=instant(as_of),
+            as_of=instant(as_of, "--as-of"),
         )
     if as_json:
         emit(document)

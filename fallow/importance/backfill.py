@@ -17,9 +17,11 @@ from fallow.importance.config import ImportanceConfig
 from fallow.importance.heuristic import ALONE, Rarity, Rating
 from fallow.importance.rater import ImportanceRater
 from fallow.judgement.score import in_scope
+from fallow.model.arguments import Time, instant, switch
+from fallow.model.arguments import memory_types as checked_types
 from fallow.model.keys import MISSING, RecordKey, Row
 from fallow.model.record import PRIMARY_TYPES, Record, read_record
-from fallow.model.scope import Scope
+from fallow.model.scope import Scope, scope_or_all
 from fallow.port.journal import control_event, ids_digest
 from fallow.port.journal_writing import insert_control_rows
 from fallow.port.protocol import Patch, Provider, Unreadable
@@ -147,7 +149,7 @@ def anything_to_rate(
 def backfill_importance(
     provider: Provider,
     *,
-    now: int,
+    now: Time | None = None,
     rater: ImportanceRater | None = None,
     scope: Scope | None = None,
     excluded_agents: Collection[str] = (),
@@ -162,7 +164,7 @@ def backfill_importance(
 
     Args:
         provider: the open store.
-        now: the wall clock, microseconds, for the run's event.
+        now: the wall clock, a time of SPEC §1.5, for the run's event.
         rater: rates the rows; by default the heuristic with the scope's own rarity.
         scope: which records; by default the whole store.
         excluded_agents: in the whole store, not these agents' records.
@@ -173,7 +175,8 @@ def backfill_importance(
     Raises:
         StoreUnreadableError: a listing failed; what was rated before stays rated.
     """
-    scope = scope or Scope()
+    now, dry_run = instant(now), switch(dry_run, "dry_run")
+    scope, memory_types = scope_or_all(scope), checked_types(memory_types)
     company: Settled | None = None
     if rater is None:
         if anything_to_rate(provider, memory_types, scope, excluded_agents):

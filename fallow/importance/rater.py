@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 from fallow.importance.config import ImportanceConfig
 from fallow.importance.heuristic import Rarity, Rating, Surroundings, heuristic_rating
 from fallow.importance.parsing import MISSING, UNREADABLE, parse_rating, parse_ratings
 from fallow.importance.prompt import build_prompt, has_words
+from fallow.model.arguments import mappings, refused, switch, text_or_none
+from fallow.model.arguments import text as checked_text
 
 #: Batches smaller than this say too little about which words are rare among them.
 _ENOUGH_FOR_RARITY: Final = 20
@@ -37,6 +39,10 @@ class ImportanceRater:
         generate: Generate | None = None,
         rarity: Rarity | None = None,
     ) -> None:
+        if config is not None and not isinstance(config, ImportanceConfig):
+            raise refused("config", config, "an ImportanceConfig")
+        if generate is not None and not callable(generate):
+            raise refused("generate", generate, "a function from a prompt to its answer")
         self.config = config or ImportanceConfig()
         self.fallbacks: Counter[str] = Counter()
         self._generate = generate
@@ -76,19 +82,32 @@ class ImportanceRater:
         verified: bool = False,
         explain: bool = False,
     ) -> tuple[float | None, str] | Rating:
-        """One turn's ``(importance, source)``; with ``explain`` a :class:`Rating` that says which signals made it."""
-        turn = {"text": text, "role": role, "kind": kind, "host_asserted": host_asserted, "verified": verified}
+        """One turn's ``(importance, source)``; with ``explain`` a :class:`Rating` that says which signals made it.
+
+        Raises:
+            UsageError: an argument is none of SPEC §1.5.
+        """
+        turn = {
+            "text": checked_text(text, "text"),
+            "role": text_or_none(role, "role"),
+            "kind": text_or_none(kind, "kind"),
+            "host_asserted": switch(host_asserted, "host_asserted"),
+            "verified": switch(verified, "verified"),
+        }
         (rating,) = self.rate_all([turn])
         return rating if explain else (rating.importance, rating.source)
 
-    def rate_many(self, turns: Sequence[Mapping[str, Any]]) -> list[tuple[float | None, str]]:
+    def rate_many(self, turns: Iterable[Mapping[str, Any]]) -> list[tuple[float | None, str]]:
         """``(importance, source)`` of each turn, in order.
 
         A turn has ``text`` and may have ``id``, ``role``, ``kind``, ``host_asserted``, ``verified``, and what is
         known of its surroundings: ``around`` (:class:`~fallow.importance.heuristic.Surroundings`), or ``answers``
-        alone (the turn before it in its thread asked something).
+        alone (the turn before it in its thread asked something). Any iterable of turns is read once.
+
+        Raises:
+            UsageError: one turn, a frame, or a turn that is no mapping.
         """
-        return [(rating.importance, rating.source) for rating in self.rate_all(turns)]
+        return [(rating.importance, rating.source) for rating in self.rate_all(mappings(turns, "turns"))]
 
     def rate_all(self, turns: Sequence[Mapping[str, Any]]) -> list[Rating]:
         """As :meth:`rate_many`, with the signals of each rating."""

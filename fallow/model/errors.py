@@ -37,10 +37,11 @@ class UsageError(FallowError):
     exit_code = 2
 
 
-class SettingError(FallowError):
-    """A setting has a value that cannot be used."""
+class SettingError(UsageError):
+    """A setting has a value that cannot be used; exit code 1, for it may come from afar."""
 
     code = "bad_setting"
+    exit_code = 1
 
 
 class StoreNotFoundError(FallowError):
@@ -71,12 +72,6 @@ class ProviderMissingError(FallowError):
     """No provider serves that kind of store, or its extra is not installed."""
 
     code = "provider_missing"
-
-
-class InvalidRecordIdError(FallowError):
-    """A record id that the store cannot hold or that would leave its folder (SPEC §1, TRAPS 48)."""
-
-    code = "invalid_record_id"
 
 
 class RecordNotFoundError(FallowError):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, Final, Literal
 
+from fallow.model.arguments import refused
 from fallow.model.errors import SettingError
 from fallow.model.record import read_number
 
@@ -40,8 +43,9 @@ def _fault(name: str, value: Any) -> str | None:
         return None if value in _SUPERSEDED else "must be as_scored or behind"
     if name == "normalize":
         return None if isinstance(value, bool) else "must be true or false"
-    if isinstance(value, bool) or not isinstance(value, int | float) or read_number(value) is None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         return "must be a finite number"
+    value = float(value)
     if name == "recency_decay_per_hour":
         return None if 0.0 < value <= 1.0 else "must be greater than 0 and at most 1"
     if name == "default_importance":
@@ -86,7 +90,7 @@ class RetrievalScoring:
                     f"{name} {fault}, not {str(value)[:40]!r}",
                     hint=f"the default is {_DEFAULTS[name]!r}",
                 )
-            if isinstance(value, int) and not isinstance(value, bool):
+            if name not in {"recency_anchor", "superseded", "normalize"}:
                 object.__setattr__(self, name, float(value))
 
     @classmethod
@@ -98,6 +102,17 @@ class RetrievalScoring:
         """
         values = {name: environ.get(variable) for name, variable in SCORING_ENVIRONMENT.items()}
         return _overridden(cls(), values, SCORING_ENVIRONMENT)
+
+
+def scoring_or_default(given: Any, argument: str = "scoring") -> RetrievalScoring:
+    """The scoring that was given; None is the paper's.
+
+    Raises:
+        UsageError: no RetrievalScoring.
+    """
+    if given is not None and not isinstance(given, RetrievalScoring):
+        raise refused(argument, given, "a RetrievalScoring", hint="RetrievalScoring(**values) makes one of a mapping")
+    return RetrievalScoring() if given is None else given
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in fields(RetrievalScoring)}

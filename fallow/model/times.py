@@ -112,18 +112,6 @@ def _from_datetime(value: datetime, naive_zone: tzinfo) -> int | None:
     return instant if _MIN <= instant <= _MAX else None
 
 
-def parse_as_of(value: str) -> int:
-    """``--as-of`` and flow parameters: an ISO time or epoch number; naive means UTC.
-
-    Raises:
-        SettingError: the text is not a time.
-    """
-    instant = parse_time(value)
-    if instant is None:
-        raise SettingError(f"'{value[:40]}' is not a time", hint="write it as 2026-12-01T02:00:00Z")
-    return instant
-
-
 def zone(name: str) -> tzinfo:
     """The time zone of that IANA name; ``UTC`` needs no database.
 

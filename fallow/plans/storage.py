@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from fallow.model.arguments import text as checked_text
 from fallow.model.errors import (
     OtherStoreError,
     PlanAlteredError,
@@ -92,9 +93,10 @@ def check_plan_id(plan_id: str) -> str:
     """A plan id as written by a person, without white space around it.
 
     Raises:
+        UsageError: it is no text.
         PlanNotFoundError: the text cannot be a plan id.
     """
-    text = plan_id.strip()
+    text = checked_text(plan_id, "plan_id").strip()
     digits = text.removeprefix(PLAN_ID_PREFIX)
     if digits == text or len(digits) != 28 or set(digits) - set("0123456789abcdef"):
         raise PlanNotFoundError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from os import PathLike
 from typing import Final
 from urllib.parse import urlsplit
 
+from fallow.model.arguments import address, refused
 from fallow.model.errors import ProviderMissingError, UsageError
 from fallow.port.protocol import Provider
 
@@ -20,20 +22,21 @@ _BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 
-def open_provider(uri: str, naive_timezone: Mapping[str, str] | None = None) -> Provider:
+def open_provider(uri: str | PathLike[str], naive_timezone: Mapping[str, str] | None = None) -> Provider:
     """Opens the store at ``uri`` (SPEC §16): a path, ``file:///…``, ``mongodb://…/db``, ``oracle://…``, ``notion://…``.
 
     Args:
-        uri: the store's address.
+        uri: the store's address; a path may be a path object.
         naive_timezone: IANA zone by memory type for naive creation times; absent means UTC.
 
     Raises:
-        UsageError: the address is empty.
+        UsageError: the address is empty, or no address.
         ProviderMissingError: no provider serves it, or the provider's package or extra is not installed.
         StoreNotFoundError: there is no such store.
     """
-    if not uri.strip():
-        raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")
+    uri = address(uri)
+    if naive_timezone is not None and not isinstance(naive_timezone, Mapping):
+        raise refused("naive_timezone", naive_timezone, "a mapping of memory type to zone")
     try:
         scheme = urlsplit(uri).scheme.lower() if "://" in uri else "file"
     except ValueError:

@@ -17,15 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from fallow.model.arguments import Time, instant, rows
 from fallow.model.keys import canonical_id
 from fallow.model.record import RankingSignals, read_number, read_ranking_signals
-from fallow.model.times import MICROSECONDS_PER_HOUR, wall_clock
+from fallow.model.times import MICROSECONDS_PER_HOUR
 from fallow.ranking.superseded import Outdated
 from fallow.ranking.vectors import cosines, length_of, read_vector, read_vectors
 
 if TYPE_CHECKING:
     from fallow.ranking.vectors import Vectors
-from fallow.model.scoring import RetrievalScoring
+from fallow.model.scoring import RetrievalScoring, scoring_or_default
 
 #: Where stores and search indexes put their own measure of likeness.
 _PROVIDER_SCORES: Final = ("score", "similarity", "relevance", "relevance_score")
@@ -207,7 +208,7 @@ def score_candidates(
     *,
     query_embedding: Any = None,
     scoring: RetrievalScoring | None = None,
-    now: int | None = None,
+    now: Time | None = None,
 ) -> list[dict[str, Any]]:
     """Every candidate with its ``scoring``, the best first (SPEC §2.1); nothing is dropped or merged.
 
@@ -215,15 +216,18 @@ def score_candidates(
         candidates: (source, row) pairs or rows, in any shape that stores return.
         query_embedding: the query's vector; without one relevance is the provider's score.
         scoring: weights and anchor; by default those of the paper.
-        now: microseconds since the epoch; None means the system's clock.
+        now: a time of SPEC §1.5; None means the system's clock.
 
     Returns:
         Copies of the rows with ``source`` and ``scoring``; ties are ordered by id.
+
+    Raises:
+        UsageError: an argument is none of SPEC §1.5.
     """
-    chosen = scoring or RetrievalScoring()
-    items = read_candidates(candidates)
+    chosen, at = scoring_or_default(scoring), instant(now)
+    items = read_candidates(rows(candidates))
     attach_relevance(items, query_embedding)
-    score_in_place(items, chosen, wall_clock() if now is None else now)
+    score_in_place(items, chosen, at)
     if chosen.superseded == "behind":
         Outdated(items).reorder(items)
     items.sort(key=tie_break)

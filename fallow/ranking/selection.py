@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fallow.model.errors import SettingError
+from fallow.model.arguments import (
+    Id,
+    Time,
+    count,
+    count_or_none,
+    id_or_none,
+    instant,
+    number,
+    refused,
+    several,
+    switch,
+)
+from fallow.model.arguments import (
+    rows as checked_rows,
+)
+from fallow.model.errors import UsageError
 from fallow.model.keys import canonical_id
 from fallow.model.record import display_text, read_mapping, read_number
-from fallow.model.scoring import RetrievalScoring
-from fallow.model.times import wall_clock
+from fallow.model.scoring import RetrievalScoring, scoring_or_default
 from fallow.ranking.scoring import Candidate, attach_relevance, read_candidates, score_in_place, tie_break
 from fallow.ranking.superseded import Outdated
 from fallow.ranking.vectors import cosines, near_duplicates
@@ -42,8 +56,8 @@ def dedupe_and_select(
     max_total_chars: int | None = None,
     dedupe_parent_sources: bool = False,
     rerank: Rerank | None = None,
-    thread_id: str | None = None,
-    now: int | None = None,
+    thread_id: Id | None = None,
+    now: Time | None = None,
     ledger: list[dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """The candidates worth an agent's attention, oldest first (SPEC §2.2).
@@ -65,27 +79,32 @@ def dedupe_and_select(
         dedupe_parent_sources: of several chunks of one source only the best is kept.
         rerank: scores the remaining rows anew, one finite number a row.
         thread_id: whose thread asks: sealed rows are visible to their own thread only (SPEC §2.3).
-        now: microseconds since the epoch; None means the system's clock.
+        now: a time of SPEC §1.5; None means the system's clock.
         ledger: receives one entry a candidate: record_id, source, kept, reason.
 
     Returns:
-        Copies of the chosen rows with ``text``, ``source``, ``origin`` and ``scoring``. Ties break by id; the
-        order of the candidates changes nothing.
+        Copies of the chosen rows with ``text``, ``source``, ``origin`` and ``scoring``. Ties break by score,
+        then by id; the order of the candidates changes nothing.
 
     Raises:
-        SettingError: an option is out of range.
+        UsageError: an argument is none of SPEC §1.5, or out of range.
     """
-    _check(similarity_threshold, mmr_lambda, max_items, max_chars_per_item, max_total_chars)
-    chosen_scoring = scoring or RetrievalScoring()
-    now = wall_clock() if now is None else now
+    number(similarity_threshold, "similarity_threshold")
+    number(mmr_lambda, "mmr_lambda", 0, 1)
+    count(max_items, "max_items")
+    count(max_chars_per_item, "max_chars_per_item")
+    count_or_none(max_total_chars, "max_total_chars")
+    dedupe_parent_sources = switch(dedupe_parent_sources, "dedupe_parent_sources")
+    chosen_scoring, at, thread = scoring_or_default(scoring), instant(now), id_or_none(thread_id, "thread_id")
+    if ledger is not None and not isinstance(ledger, list):
+        raise refused("ledger", ledger, "a list, which receives the entries")
+    given, history = checked_rows(candidates), several(history_texts, "history_texts")
     entries: dict[int, dict[str, Any]] = {}
 
     def drop(item: Candidate, reason: str, **more: Any) -> None:
         entries[item.position] = {} if ledger is None else _entry(item, False, reason, **more)
 
-    given = list(candidates)
     items = read_candidates(given)
-    thread = canonical_id(thread_id)
     texts: dict[int, str] = {}
     visible: list[Candidate] = []
     for item in items:
@@ -105,7 +124,6 @@ def dedupe_and_select(
     if any(item.provider_score is not None for item in visible):
         visible.sort(key=lambda item: -(item.provider_score if item.provider_score is not None else float("-inf")))
     visible.sort(key=outdated.generation)
-    history = (history_texts,) if isinstance(history_texts, str) else history_texts
     said = {normalized_text(text) for text in history if isinstance(text, str)}
     first: dict[str, Candidate] = {}
     for item in visible:
@@ -129,7 +147,7 @@ def dedupe_and_select(
             drop(distinct[position], "near duplicate", of=distinct[where[other]].record_id, cosine=round(cosine, 6))
             outdated.dropped_for(distinct[position], distinct[where[other]])
     kept = [item for item in distinct if item.position not in entries]
-    score_in_place(kept, chosen_scoring, now)
+    score_in_place(kept, chosen_scoring, at)
     outdated.reorder(kept)
     if dedupe_parent_sources:
         kept = _one_a_source(kept, drop)
@@ -172,16 +190,6 @@ def _source_id(item: Candidate) -> str:
     return str(row.get("parent_source_id") or row.get("source_id") or item.record_id)
 
 
-def _check(threshold: float, weight: float, items: int, per_item: int, total: int | None) -> None:
-    if read_number(threshold) is None:
-        raise SettingError("similarity_threshold must be a finite number")
-    if (number := read_number(weight)) is None or not 0 <= number <= 1:
-        raise SettingError("mmr_lambda must be from 0 to 1")
-    for name, value in (("max_items", items), ("max_chars_per_item", per_item), ("max_total_chars", total)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise SettingError(f"{name} must be a whole number, 0 or more")
-
-
 def _entry(item: Candidate, kept: bool, reason: str, **more: Any) -> dict[str, Any]:
     entry = {"record_id": item.record_id, "source": item.source, "kept": kept, "reason": reason, **more}
     if item.scoring:
@@ -209,7 +217,7 @@ def _one_a_source(kept: list[Candidate], drop: Callable[..., None]) -> list[Cand
 def _rerank(kept: Sequence[Candidate], rerank: Rerank) -> None:
     scores = list(rerank([item.row for item in kept]))
     if len(scores) != len(kept):
-        raise SettingError(f"rerank gave {len(scores)} scores for {len(kept)} rows")
+        raise UsageError(f"rerank gave {len(scores)} scores for {len(kept)} rows")
     for item, score in zip(kept, scores, strict=True):
         number = read_number(score)
         if number is None:
@@ -236,6 +244,7 @@ def _select(
     import numpy as np
 
     kept.sort(key=tie_break)
+    kept.sort(key=lambda item: -item.score)
     scores = np.array([item.score for item in kept])
     row_of = np.array([rows.get(item.position, -1) for item in kept], dtype=np.intp)
     with_row = row_of >= 0

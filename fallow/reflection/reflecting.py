@@ -18,11 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 import polars as pl
 
 from fallow.judgement.score import in_scope
+from fallow.model.arguments import Time, count_or_none, instant, switch
 from fallow.model.canonical import DECIMALS
 from fallow.model.errors import FallowError
 from fallow.model.keys import MISSING, RecordKey, Row
 from fallow.model.record import display_text, read_record
-from fallow.model.scope import Scope
+from fallow.model.scope import Scope, scope_or_all
 from fallow.model.settings import Settings
 from fallow.port.journal import SHARED, change_id, control_event, event_id, text_time
 from fallow.port.journal_writing import Change, insert_again, insert_control_rows, write_journal
@@ -287,7 +288,7 @@ def reflect(
     provider: Provider,
     config: ReflectionConfig,
     *,
-    now: int,
+    now: Time | None = None,
     generate: Generate | None = None,
     scope: Scope | None = None,
     dry_run: bool = False,
@@ -299,7 +300,7 @@ def reflect(
     Args:
         provider: the open store.
         config: threshold, window and fallback.
-        now: the wall clock, microseconds; becomes created_at.
+        now: the wall clock, a time of SPEC §1.5; becomes created_at.
         generate: a model; None uses the extractive fallback where the configuration allows it.
         scope: which conversations; by default all.
         dry_run: report what has accumulated and write nothing.
@@ -309,6 +310,8 @@ def reflect(
     Raises:
         StoreUnreadableError: a listing failed.
     """
+    now, dry_run, max_calls = instant(now), switch(dry_run, "dry_run"), count_or_none(max_calls, "max_calls")
+    scope = scope_or_all(scope)
     reflections = read_reflections(provider)
     report = ReflectionReport(threshold=config.threshold, dry_run=dry_run)
     if not dry_run:

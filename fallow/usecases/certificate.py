@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from fallow.acting.signatures import Operator, read_token, seal, verify_seal, verify_signature
+from fallow.model.arguments import Time, instant
 from fallow.model.canonical import canonical_json, sha256
 from fallow.model.errors import FallowError, PlanStateError, SignatureRefusedError
 from fallow.model.keys import RecordKey, Row
@@ -78,17 +79,20 @@ def merkle_root(rows: Sequence[Mapping[str, Any]]) -> str:
     return level[0].hex()
 
 
-def certify(provider: Provider, plan_id: str, *, now: int, key: Ed25519PrivateKey | None = None) -> dict[str, Any]:
+def certify(
+    provider: Provider, plan_id: str, *, now: Time | None = None, key: Ed25519PrivateKey | None = None
+) -> dict[str, Any]:
     """The certificate of a decided plan, from the store as it stands. Reads only.
 
     Args:
-        now: the wall clock, for issued_at.
+        now: the wall clock, a time of SPEC §1.5, for issued_at.
         key: seals the certificate; None leaves it without.
 
     Raises:
         PlanStateError: nobody has decided about the plan.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.plans.storage.load_plan`.
     """
+    now = instant(now)
     plan = load_plan(provider, plan_id)
     stored = stored_plan(provider, plan.plan_id, now)
     decision = stored.decision

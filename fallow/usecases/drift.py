@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallow.acting.deciding import check_recorded
+from fallow.model.arguments import Time, instant
 from fallow.model.errors import FallowError
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import Record, read_record
@@ -104,7 +105,7 @@ class _Trail:
         return None if any(restored >= at for restored in self.restored) else plan_id
 
 
-def find_drift(provider: Provider, *, now: int, approval: ApprovalConfig | None = None) -> DriftReport:
+def find_drift(provider: Provider, *, now: Time | None = None, approval: ApprovalConfig | None = None) -> DriftReport:
     """Compares a store's records with its plans, decisions, journal and events.
 
     Args:
@@ -113,6 +114,7 @@ def find_drift(provider: Provider, *, now: int, approval: ApprovalConfig | None 
     Raises:
         StoreUnreadableError: a listing failed or was cut short; there is no report over part of a store.
     """
+    now = instant(now)
     plans = {plan.plan_id: plan for plan in list_plans(provider, now)}
     trails = _trails(provider)
     report = DriftReport(plans=len(plans), journalled=sum(len(trail.suppressed) for trail in trails.values()))

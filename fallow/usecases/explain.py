@@ -13,6 +13,7 @@ from fallow.judgement.holds import held_ids
 from fallow.judgement.policy import Policy, agent_policies, policy_of
 from fallow.judgement.score import in_scope
 from fallow.judgement.words import formula_words, verdict_words
+from fallow.model.arguments import memory_type as checked_type
 from fallow.model.errors import FallowError, RecordNotFoundError, UsageError
 from fallow.model.keys import RecordKey
 from fallow.model.record import PRIMARY_TYPES
@@ -25,7 +26,6 @@ from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, read_agents, read_store
 from fallow.usecases.judging import judge_scope
-from fallow.usecases.planner import check_memory_type
 
 
 def days_until_eligible(
@@ -120,7 +120,7 @@ def explain_record(
 
 def _home(view: StoreView, record_id: str, memory_type: str | None) -> tuple[str, str | None]:
     """The type that a record is in, and its owner."""
-    types = (check_memory_type(memory_type),) if memory_type else PRIMARY_TYPES
+    types = (checked_type(memory_type),) if memory_type else PRIMARY_TYPES
     homes = [name for name in types if (view.frames[name]["record_id"] == record_id).any()]
     if not homes:
         reason = next((item.reason for item in view.unreadable if item.key.record_id == record_id), None)

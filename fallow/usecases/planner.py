@@ -13,13 +13,26 @@ from fallow.acting.apply import ApplyReport, Progress, apply_plan
 from fallow.acting.deciding import check_approver, decide
 from fallow.acting.restore import RestoreReport, plan_keys, restore_records
 from fallow.judgement.policy import AgentPolicies, agent_policies
-from fallow.model.errors import RecordNotFoundError
+from fallow.model.arguments import (
+    Id,
+    Time,
+    id_or_none,
+    ids_or_none,
+    instant,
+    refused,
+    text,
+    text_or_none,
+)
+from fallow.model.arguments import (
+    memory_type as checked_type,
+)
+from fallow.model.arguments import (
+    record_id as checked_id,
+)
 from fallow.model.keys import RecordKey
-from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES
 from fallow.model.scope import Scope
 from fallow.model.scoring import RetrievalScoring
 from fallow.model.settings import RetentionConfig, RiskConfig, Settings, explicit, resolve
-from fallow.model.times import wall_clock
 from fallow.plans.decision import Decision
 from fallow.plans.plan import RetentionPlan
 from fallow.plans.storage import reopen, store_plan
@@ -104,17 +117,20 @@ class RetentionPlanner:
 
     Args:
         provider: the open store.
-        agent_id: whose records; empty means the whole store.
+        agent_id: whose records; left out means the whole store.
         config: retention settings that replace every other source, agents' overrides and opt-outs included.
         scoring: ranking settings that do the same; decay and default importance enter the plan.
         risk: a risk budget that does the same; with a config or scoring and no risk there is none.
         environ: the environment to resolve settings from; None reads the process's own.
+
+    Raises:
+        UsageError: an argument is none of SPEC §1.5; every method alike.
     """
 
     def __init__(
         self,
         provider: Provider,
-        agent_id: str = "",
+        agent_id: Id | None = None,
         config: RetentionConfig | None = None,
         scoring: RetrievalScoring | None = None,
         *,
@@ -122,7 +138,15 @@ class RetentionPlanner:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._provider = provider
-        self._agent_id = agent_id or None
+        # The empty text is the old way to leave it out.
+        self._agent_id = None if agent_id == "" else id_or_none(agent_id, "agent_id")
+        for name, value, kind in (
+            ("config", config, RetentionConfig),
+            ("scoring", scoring, RetrievalScoring),
+            ("risk", risk, RiskConfig),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise refused(name, value, f"a {kind.__name__}")
         self._explicit = config is not None or scoring is not None or risk is not None
         settings = settings_for(provider, self._agent_id if not self._explicit else None, environ=environ)
         if self._explicit:
@@ -132,41 +156,46 @@ class RetentionPlanner:
 
     def plan(
         self,
-        memory_ids: Iterable[str] | None = None,
-        user_id: str | None = None,
-        thread_id: str | None = None,
-        as_of: int | None = None,
+        memory_ids: Iterable[Id] | None = None,
+        user_id: Id | None = None,
+        thread_id: Id | None = None,
+        as_of: Time | None = None,
         *,
         unowned: bool = False,
         requested_by: str | None = None,
-        now: int | None = None,
+        now: Time | None = None,
     ) -> RetentionPlan:
         """A stored plan over this planner's scope; reads records, writes only the plan (SPEC §6.7).
 
         Args:
-            memory_ids: only records of these memories.
-            as_of: the instant of the decision, microseconds since the epoch; None means now.
+            memory_ids: only records of these memories; none of them, none.
+            as_of: the instant of the decision, a time of SPEC §1.5; None means now.
             now: the wall clock, for planned_at and expires_at; None means the system's.
 
         Raises:
             StoreUnreadableError: a listing failed; there is no plan over part of a scope.
         """
-        now = wall_clock() if now is None else now
-        scope = Scope(
-            agent_id=self._agent_id,
-            memory_ids=None if memory_ids is None else tuple(dict.fromkeys(memory_ids)),
-            user_id=user_id,
-            thread_id=thread_id,
-            unowned=unowned,
-        )
+        now = instant(now)
+        scope = self._scope(memory_ids, user_id, thread_id, unowned)
         return plan_scope(
             self._provider,
             self.settings,
             scope,
-            as_of=now if as_of is None else as_of,
+            as_of=now if as_of is None else instant(as_of, "as_of"),
             now=now,
-            requested_by=requested_by,
+            requested_by=text_or_none(requested_by, "requested_by"),
             opt_outs=not self._explicit,
+        )
+
+    def _scope(
+        self, memory_ids: Iterable[Id] | None, user_id: Id | None, thread_id: Id | None, unowned: bool = False
+    ) -> Scope:
+        return Scope(
+            agent_id=self._agent_id,
+            memory_ids=ids_or_none(memory_ids, "memory_ids"),
+            user_id=id_or_none(user_id, "user_id"),
+            thread_id=id_or_none(thread_id, "thread_id"),
+            unowned=unowned,
         )
 
     def approve(
@@ -177,7 +206,7 @@ class RetentionPlanner:
         reason: str = "",
         leave_out: Iterable[str | RecordKey] = (),
         count: int | None = None,
-        now: int | None = None,
+        now: Time | None = None,
         signature: str | None = None,
     ) -> Decision:
         """Records an approval without acting on it; ``signature`` is one that the approver made elsewhere.
@@ -186,14 +215,14 @@ class RetentionPlanner:
         """
         return decide(
             self._provider,
-            plan if isinstance(plan, str) else plan.plan_id,
+            _plan_id(plan),
             verdict="approved",
             approved_by=approved_by,
             reason=reason,
             leave_out=leave_out,
             count=count,
             approval=self.settings.approval,
-            now=wall_clock() if now is None else now,
+            now=now,
             signature=signature,
         )
 
@@ -205,7 +234,7 @@ class RetentionPlanner:
         reason: str = "",
         leave_out: Iterable[str | RecordKey] = (),
         count: int | None = None,
-        now: int | None = None,
+        now: Time | None = None,
         progress: Progress | None = None,
         signature: str | None = None,
     ) -> ApplyReport:
@@ -215,7 +244,7 @@ class RetentionPlanner:
             ApprovalRefusedError: approver, count or leave-outs do not fit; nothing was written.
             PlanStateError, PlanAlteredError, OtherStoreError, PlanNotFoundError: nothing was written.
         """
-        now = wall_clock() if now is None else now
+        now = instant(now)
         decision = self.approve(
             plan,
             approved_by=approved_by,
@@ -229,34 +258,27 @@ class RetentionPlanner:
 
     def suppressed(
         self,
-        memory_ids: Iterable[str] | None = None,
-        user_id: str | None = None,
-        thread_id: str | None = None,
+        memory_ids: Iterable[Id] | None = None,
+        user_id: Id | None = None,
+        thread_id: Id | None = None,
     ) -> list[Suppressed]:
         """What is hidden in this planner's scope."""
-        named = None if memory_ids is None else tuple(memory_ids)
-        return suppressed_records(
-            self._provider,
-            Scope(agent_id=self._agent_id, memory_ids=named, user_id=user_id, thread_id=thread_id, unowned=False),
-        )
+        return suppressed_records(self._provider, self._scope(memory_ids, user_id, thread_id))
 
     def unsuppress(
-        self, record_id: str, memory_type: str, *, approved_by: str, reason: str, now: int | None = None
+        self, record_id: Id, memory_type: str, *, approved_by: str, reason: str, now: Time | None = None
     ) -> RestoreReport:
         """Restores one record (SPEC §9).
 
         Raises:
             ApprovalRefusedError: the approver is blank or unknown.
-            RecordNotFoundError: the memory type is none that can be suppressed.
         """
-        key = RecordKey(check_memory_type(memory_type), record_id)
+        key = RecordKey(checked_type(memory_type), checked_id(record_id))
         name, _ = check_approver(approved_by, self.settings.approval)
-        return restore_records(
-            self._provider, [key], approved_by=name, reason=reason, now=wall_clock() if now is None else now
-        )
+        return restore_records(self._provider, [key], approved_by=name, reason=reason, now=now)
 
     def restore_plan(
-        self, plan_id: str, *, approved_by: str, reason: str, now: int | None = None, progress: Progress | None = None
+        self, plan_id: str, *, approved_by: str, reason: str, now: Time | None = None, progress: Progress | None = None
     ) -> RestoreReport:
         """Restores everything that a plan suppressed and no other plan has suppressed since (SPEC §9)."""
         name, _ = check_approver(approved_by, self.settings.approval)
@@ -265,21 +287,11 @@ class RetentionPlanner:
             plan_keys(self._provider, plan_id),
             approved_by=name,
             reason=reason,
-            now=wall_clock() if now is None else now,
-            plan_id=plan_id.strip(),
+            now=now,
+            plan_id=text(plan_id, "plan_id").strip(),
             progress=progress,
         )
 
 
-def check_memory_type(name: str) -> str:
-    """A primary memory type, old aliases included.
-
-    Raises:
-        RecordNotFoundError: the type is none that can be suppressed.
-    """
-    memory_type = TYPE_ALIASES.get(name.strip(), name.strip())
-    if memory_type not in PRIMARY_TYPES:
-        raise RecordNotFoundError(
-            f"'{name[:40]}' is not a memory type that can be suppressed", hint=f"one of {', '.join(PRIMARY_TYPES)}"
-        )
-    return memory_type
+def _plan_id(plan: RetentionPlan | str) -> str:
+    return plan.plan_id if isinstance(plan, RetentionPlan) else text(plan, "plan")

@@ -19,9 +19,10 @@ from fallow.providers.conformance.rows import (
     scanned,
 )
 
+from fallow.model.arguments import instant
 from fallow.model.keys import MISSING, RecordKey, Row
 from fallow.model.record import PLANNING_COLUMNS, read_record, schema
-from fallow.model.times import iso, parse_as_of, zone
+from fallow.model.times import iso, zone
 from fallow.port.journal import control_row
 from fallow.port.protocol import Patch, Unreadable
 
@@ -150,7 +151,7 @@ def types_are_apart(bench: Bench) -> None:
 
 
 #: One instant, 2026-03-26T07:15:33Z, in the forms that stores hold (SPEC §1.1, TRAPS 12 and 14).
-_INSTANT: Final = parse_as_of("2026-03-26T07:15:33Z")
+_INSTANT: Final = instant("2026-03-26T07:15:33Z")
 _FORMS: Final[dict[str, Any]] = {
     "Z": "2026-03-26T07:15:33Z",
     "offset": "2026-03-26T09:15:33+02:00",

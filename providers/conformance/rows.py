@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from fallow.providers.conformance.kit import ConformanceError, expect, expect_equal
 
+from fallow.model.arguments import instant
 from fallow.model.keys import MISSING, Row
-from fallow.model.times import parse_as_of
 from fallow.port.protocol import Outcome, Provider, Unreadable
 
 CONVERSATION: Final = "conversation_memory"
 KNOWLEDGE: Final = "knowledge_base"
 SHARED: Final = "shared_memory"
-NOW: Final = parse_as_of("2026-12-01T00:00:00Z")
+NOW: Final = instant("2026-12-01T00:00:00Z")
 MINUTE: Final = 60_000_000
 
 _NAMESPACE: Final = uuid.UUID("6a1d6c5a-7e0a-5c57-8e1c-3f0d3e5b9f21")

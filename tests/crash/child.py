@@ -22,13 +22,13 @@ from fallow.acting.apply import apply_plan
 from fallow.acting.purge import purge_semantic_cache
 from fallow.acting.restore import plan_keys, restore_records
 from fallow.importance.backfill import backfill_importance
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from fallow.plans.storage import list_plans
 from fallow.port.protocol import Capabilities, Provider
 from fallow.port.registry import open_provider
 from fallow.reflection.reflecting import ReflectionConfig, reflect
 
-NOW = parse_as_of("2026-12-01T06:00:00Z")
+NOW = instant("2026-12-01T06:00:00Z")
 #: Small, so that work on a small store has many boundaries to die at.
 CHUNK = 4
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fallow.model.arguments import instant
 from fallow.model.keys import RecordKey
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
-from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.plans.plan import RetentionPlan
 from fallow.port.gate import ContractResult
 from fallow.port.protocol import Provider
@@ -21,7 +22,7 @@ from tests.conftest import write_as_agent
 
 CONVERSATION = "conversation_memory"
 #: TRAPS.md's now.
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 
 
 def days_ago(days: float) -> str:

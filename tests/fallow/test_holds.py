@@ -12,7 +12,6 @@ from fallow.acting.apply import apply_plan
 from fallow.acting.deciding import decide
 from fallow.acting.holds import HOLD, active_holds, list_holds, place_hold, release_hold
 from fallow.model.errors import HoldError, StoppedError, StoreUnreadableError
-from fallow.model.keys import RecordKey
 from fallow.model.scope import Scope
 from fallow.model.settings import ApprovalConfig, resolve, stop_value_says
 from fallow.model.times import MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR
@@ -134,8 +133,6 @@ def test_a_hold_ends_when_it_runs_out_or_is_released_and_is_never_changed_6_3(tm
         {"everything": True, "owner": "  "},
         {"everything": True, "reason": " "},
         {"everything": True, "expires_at": NOW},
-        {"memory_types": ["agents"]},
-        {"records": [RecordKey("shared_memory", "x")]},
         {"records": [key(f"r{n}") for n in range(1001)]},
     ],
 )

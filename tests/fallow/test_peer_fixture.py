@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from fallow.model.arguments import instant
 from fallow.model.record import PRIMARY_TYPES
 from fallow.model.scope import Scope
 from fallow.model.scoring import RetrievalScoring
 from fallow.model.settings import RetentionConfig
-from fallow.model.times import parse_as_of, parse_time
+from fallow.model.times import parse_time
 from fallow.port.registry import open_provider
 from fallow.usecases.planner import RetentionPlanner
 from fallow.usecases.sample import sample_rows
@@ -42,7 +43,7 @@ def expected(shared: Path) -> dict[str, Any]:
 
 def test_every_recorded_scenario_differs_only_as_stores_md_lists(fs_store: Path, expected: dict[str, Any]) -> None:
     rows = read_raw(fs_store)
-    as_of = parse_as_of(expected["now"])
+    as_of = instant(expected["now"])
     found: dict[str, list[str]] = {}
     with open_provider(str(fs_store), FIXTURE_NAIVE_TIMEZONE) as provider:
         for number, scenario in enumerate(expected["scenarios"]):
@@ -61,7 +62,7 @@ def tame(row: dict[str, Any]) -> bool:
 def test_the_same_holds_on_a_small_store_of_our_own(tmp_path: Path) -> None:
     """The answers were recorded from MemoRizz 0.17.16 on the sample store, without rows that it cannot plan."""
     recorded = json.loads((Path(__file__).parent / "recorded" / "sample_plans.json").read_text())
-    as_of = parse_as_of(recorded["now"])
+    as_of = instant(recorded["now"])
     sample = sample_rows(now=as_of, conversations=4)
     write_as_agent(tmp_path / "s", {name: [row for row in rows if tame(row)] for name, rows in sample.items()})
     rows = read_raw(tmp_path / "s")
@@ -79,7 +80,7 @@ def test_ten_of_the_default_candidates_are_cited_elsewhere(fs_store: Path, expec
     config = RetentionConfig(**scenario["retention"])
     with open_provider(str(fs_store), FIXTURE_NAIVE_TIMEZONE) as provider:
         plan = RetentionPlanner(provider, "", config, RetrievalScoring(**scenario["scoring"])).plan(
-            as_of=parse_as_of(expected["now"])
+            as_of=instant(expected["now"])
         )
     assert (len(scenario["candidates"]), len(plan.entries), plan.counts["protected"]["cited"]) == (58, 48, 10)
 

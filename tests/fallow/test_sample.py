@@ -10,14 +10,15 @@ from collections import Counter
 
 import pytest
 
+from fallow.model.arguments import instant
 from fallow.model.errors import StoreUnwritableError
 from fallow.model.keys import RecordKey
 from fallow.model.record import PRIMARY_TYPES, read_record
-from fallow.model.times import MICROSECONDS_PER_DAY, parse_as_of, parse_time
+from fallow.model.times import MICROSECONDS_PER_DAY, parse_time
 from fallow.port.protocol import Capabilities, Outcome
 from fallow.usecases.sample import EMBEDDING_LENGTH, embedding, sample_rows, write_sample_store
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 
 
 def records(rows):

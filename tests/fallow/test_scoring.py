@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fallow.model.arguments import instant
 from fallow.model.errors import SettingError
 from fallow.model.scoring import RetrievalScoring, scoring_for
 from fallow.model.settings import resolve
-from fallow.model.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_HOUR, iso
 from fallow.ranking.scoring import score_candidates
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 
 
 def row(record_id: str, *, hours: float = 0.0, importance: float | None = None, embedding=None, **more) -> dict:

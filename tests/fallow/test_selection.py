@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fallow.model.errors import SettingError
-from fallow.model.times import MICROSECONDS_PER_HOUR, iso, parse_as_of
+from fallow.model.arguments import instant
+from fallow.model.errors import UsageError
+from fallow.model.times import MICROSECONDS_PER_HOUR, iso
 from fallow.ranking.selection import dedupe_and_select, normalized_text
 from fallow.ranking.vectors import near_duplicates, read_vectors
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 
 
 def row(record_id: str, text: str | None = None, **more) -> tuple[str, dict]:
@@ -83,7 +84,7 @@ def test_every_candidate_is_in_the_ledger_with_its_reason_2_2() -> None:
 def test_a_sealed_row_reaches_its_own_thread_only_2_3() -> None:
     candidates = [row("s", retention_state="sealed", thread_id="t1"), row("a")]
     assert chosen(candidates, thread_id="t1") == ["a", "s"]
-    for thread in ("t2", "", None):
+    for thread in ("t2", None):
         assert chosen(candidates, thread_id=thread) == ["a"]
     nested = [row("s", thread_id="t1", content={"text": "x", "retention_state": "sealed"}), row("a")]
     assert chosen(nested) == ["a"]
@@ -136,7 +137,7 @@ def test_variety_against_score_2_2() -> None:
 
     assert chosen(candidates, rerank=by_hand, max_items=2, mmr_lambda=0.5) == ["a", "c"]
     assert chosen(candidates, rerank=by_hand, max_items=2, mmr_lambda=1.0) == ["a", "b"]
-    with pytest.raises(SettingError):
+    with pytest.raises(UsageError):
         chosen(candidates, rerank=lambda rows: [1.0])
 
 
@@ -240,7 +241,7 @@ def test_the_text_of_two_rows_is_the_same_up_to_case_and_white_space_2_2() -> No
 )
 def test_an_option_out_of_range_is_named(options) -> None:
     ((name, _),) = options.items()
-    with pytest.raises(SettingError, match=name):
+    with pytest.raises(UsageError, match=name):
         dedupe_and_select([], **options)
 
 
@@ -304,7 +305,7 @@ def test_the_history_may_hold_a_text_as_it_was_shown_2_2() -> None:
     (shown,) = dedupe_and_select(candidates[:1], now=NOW)
     assert len(shown["text"]) == 600
     assert chosen(candidates, history_texts=[shown["text"], None]) == ["other"]
-    assert chosen(candidates, history_texts="text of OTHER") == ["long"]
+    assert chosen(candidates, history_texts=["text of OTHER"]) == ["long"]
 
 
 def test_ids_that_are_there_twice_are_two_candidates_2_2() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fallow.judgement.score import in_scope, scopes_of
+from fallow.model.arguments import instant
 from fallow.model.errors import PlanStateError, SettingError
 from fallow.model.scope import Scope
 from fallow.model.settings import configured_stores, resolve, without_secrets
-from fallow.model.times import MICROSECONDS_PER_DAY, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY
 from fallow.plans.storage import conclude, plan_of_run, publish, stored_plan, take_over
 from fallow.port.reading import read_store
 from fallow.port.registry import open_provider
 from fallow.usecases.planner import plan_scope
 
-NOW = parse_as_of("2026-12-01T02:00:00Z")
+NOW = instant("2026-12-01T02:00:00Z")
 RUN = "0c5c8f0e-0000-4000-8000-000000000001"
 OTHER = "0c5c8f0e-0000-4000-8000-000000000002"
 

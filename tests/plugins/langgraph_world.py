@@ -14,10 +14,10 @@ from fallow_langgraph.mapping import StoreMapping
 from fallow_langgraph.provider import LangGraphProvider
 from langgraph.store.postgres import PostgresStore
 
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from tests.servers.postgresql import PostgreSQL
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 DIMENSIONS = 16
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from fallow.providers.notion import NotionProvider
 from fallow.providers.notion_calls import Clock
 
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from tests.providers.notion_fake import TOKEN, FakeNotion, SteppingClock
 
-NOW = parse_as_of("2026-12-01T00:00:00Z")
+NOW = instant("2026-12-01T00:00:00Z")
 TYPES = ("conversation_memory", "knowledge_base", "summaries", "semantic_cache")
 
 

@@ -15,10 +15,11 @@ from fallow.providers.mongodb import MongoDBProvider
 from pymongo import MongoClient, monitoring
 
 from fallow.cli import main
+from fallow.model.arguments import instant
 from fallow.model.errors import FallowError, StoreBusyError, StoreNotFoundError, UsageError
 from fallow.model.keys import MISSING, RecordKey
 from fallow.model.scope import Scope
-from fallow.model.times import iso, parse_as_of
+from fallow.model.times import iso
 from fallow.port.protocol import Patch
 from fallow.port.reading import read_store
 from fallow.port.registry import open_provider
@@ -61,7 +62,7 @@ def test_candidates_are_memorizzs_but_for_what_stores_md_lists_e(shared: Path, d
     """Differences: as on files, and records whose owner the agents' store dropped are found by lineage."""
     rows = load_fixture(shared, database)
     expected = json.loads((shared / "fixtures" / "expected-mongo.json").read_text())
-    as_of = parse_as_of(expected["now"])
+    as_of = instant(expected["now"])
     compared = 0
     with open_provider(address, FIXTURE_NAIVE_TIMEZONE) as provider:
         for scenario in expected["scenarios"]:
@@ -129,14 +130,14 @@ def test_ids_of_every_kind_are_read_in_one_form_and_written_back_in_theirs_1_30(
 
 
 def test_times_of_every_kind_are_the_same_instant_trap_14(database: Any, address: str) -> None:
-    instant = parse_as_of("2026-10-01T00:00:00Z")
+    moment = instant("2026-10-01T00:00:00Z")
     from fallow.model.times import from_microseconds
 
-    forms = [from_microseconds(instant), "2026-10-01T02:00:00+02:00", instant / 1e6, instant // 1000, iso(instant)]
+    forms = [from_microseconds(moment), "2026-10-01T02:00:00+02:00", moment / 1e6, moment // 1000, iso(moment)]
     database[CONVERSATION].insert_many([record(f"r{n}", timestamp=form) for n, form in enumerate(forms)])
     with open_provider(address, {CONVERSATION: "America/New_York"}) as provider:
         frame = read_store(provider).frames[CONVERSATION]
-        assert set(frame["created_at"].to_list()) == {instant}
+        assert set(frame["created_at"].to_list()) == {moment}
 
 
 def test_only_projected_fields_cross_the_wire(database: Any, mongodb: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from fallow.providers.notion import NotionProvider
 from fallow.providers.notion_calls import Clock
 
+from fallow.model.arguments import instant
 from fallow.model.record import PLANNING_COLUMNS, PRIMARY_TYPES
-from fallow.model.times import parse_as_of
 from tests.conftest import FIXTURE_NAIVE_TIMEZONE
 from tests.fallow.peer import differences, raw_rows, score_differences
 from tests.providers.notion_fake import TOKEN, FakeNotion, SteppingClock
@@ -62,7 +62,7 @@ def test_every_recorded_scenario_differs_only_as_stores_md_lists(
     """Every fourth scenario; all of them in the long form."""
     expected: dict[str, Any] = json.loads((shared / "fixtures" / "expected-notion.json").read_text())
     rows = raw_rows((name, row["_id"], row) for name in PRIMARY_TYPES for row in store.find(name))
-    as_of = parse_as_of(expected["now"])
+    as_of = instant(expected["now"])
     found: dict[str, list[str]] = {}
     step = 1 if request.config.getoption("--long") else 4
     for number, scenario in list(enumerate(expected["scenarios"]))[::step]:

@@ -14,6 +14,7 @@ from fallow.providers.conformance.scratch_oracle import OracleBackend, current_s
 from fallow.providers.conformance.writing import SUPPRESSION
 from fallow.providers.oracle import OracleProvider
 
+from fallow.model.arguments import instant
 from fallow.model.errors import (
     FallowError,
     SettingError,
@@ -25,7 +26,6 @@ from fallow.model.errors import (
 from fallow.model.keys import MISSING, RecordKey
 from fallow.model.record import requirements
 from fallow.model.settings import RetentionConfig
-from fallow.model.times import parse_as_of
 from fallow.port.protocol import Capabilities, Patch, Provider, Unreadable
 from fallow.port.registry import open_provider
 from fallow.usecases.planner import RetentionPlanner
@@ -73,7 +73,7 @@ def test_a_timestamp_without_a_zone_is_the_instant_that_was_written_trap_14_15(s
             new["last_accessed_at"] = "2026-10-01T02:00:00+02:00"
             assert provider.insert(kind, [new])[0].status == "applied"
             [batch] = provider.scan(kind, ("created_at", "last_accessed_at"))
-            assert batch.frame.row(0) == (parse_as_of("2026-12-01T04:30:00Z"), parse_as_of("2026-10-01T00:00:00Z"))
+            assert batch.frame.row(0) == (instant("2026-12-01T04:30:00Z"), instant("2026-10-01T00:00:00Z"))
     [(text,)] = statement(store, f"SELECT timestamp FROM {store._table(CONVERSATION)}")
     assert text.isoformat() == "2026-12-01T04:30:00"
 

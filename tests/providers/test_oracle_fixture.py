@@ -13,7 +13,7 @@ import pytest
 from fallow.providers import oracle_statements as sql
 from fallow.providers.oracle import LOGICAL_IDS, OracleProvider
 
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from fallow.port.reading import read_store
 from fallow.usecases.suppressed import suppressed_records
 from tests.fallow.peer import Rows, differences, raw_rows, score_differences
@@ -94,7 +94,7 @@ def provider(loaded: Rows, oracle: Any) -> Iterator[OracleProvider]:
 
 def test_candidates_are_memorizzs_but_for_what_stores_md_lists_e(shared: Path, loaded: Rows, provider: Any) -> None:
     expected = json.loads((shared / "fixtures" / "expected-oracle.json").read_text())
-    as_of = parse_as_of(expected["now"])
+    as_of = instant(expected["now"])
     for scenario in expected["scenarios"]:
         named = f"{scenario['name']} {scenario['agent_id']}"
         assert differences(provider, scenario, loaded, as_of) == [], named

@@ -13,7 +13,7 @@ import pytest
 from pymongo import MongoClient
 
 from fallow.acting.touch import touch_many
-from fallow.model.times import parse_as_of
+from fallow.model.arguments import instant
 from fallow.port.registry import open_provider
 from tests.conftest import REPOSITORY, write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, record
@@ -51,7 +51,7 @@ def check(rows: list[dict[str, Any]], times: int) -> None:
     for n, row in enumerate(rows):
         assert row["access_count"] == n + 2 * times
         assert row["x_custom"] == "kept"
-        assert parse_as_of(row["last_accessed_at"]) == NOW + times - 1
+        assert instant(row["last_accessed_at"]) == NOW + times - 1
 
 
 def test_two_processes_count_every_touch_4(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from fallow.tasks.pages import (
     report_page,
 )
 
+from fallow.model.arguments import instant
 from fallow.model.errors import SettingError, StoreBusyError, StoreUnreadableError
 from fallow.model.scope import Scope
 from fallow.model.settings import resolve
-from fallow.model.times import MICROSECONDS_PER_DAY, iso, parse_as_of
+from fallow.model.times import MICROSECONDS_PER_DAY, iso
 from fallow.plans.difference import between
 from fallow.port.registry import open_provider
 from fallow.showing.facts import visible, whose
@@ -25,7 +26,7 @@ from fallow.usecases.desk import MAX_EXCERPT, MAX_ROWS, desk, excerpts, landscap
 from fallow.usecases.planner import plan_scope
 from tests.conftest import SAMPLE_NOW, write_as_agent
 
-NOW = parse_as_of(SAMPLE_NOW)
+NOW = instant(SAMPLE_NOW)
 PNG = "data:image/png;base64,AAAA"
 HOSTILE = "a|b\n# Approve all <img src=x onerror=alert(1)> [click](http://x) **yes** `r`\u202e"
 

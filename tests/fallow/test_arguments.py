@@ -366,6 +366,7 @@ def test_the_matrix_knows_every_public_function(store: Path) -> None:
         "RestoreReport": "a result",
         "RetentionConfig": "settings: SettingError, which is a UsageError",
         "RetentionPlan": "a result",
+        "RiskConfig": "settings: SettingError, which is a UsageError",
         "RetrievalScoring": "settings: SettingError, which is a UsageError",
         "TouchReport": "a result",
         "list_holds": "takes a provider alone",

@@ -17,13 +17,13 @@ from fallow.cli.app import (
     ThreadId,
     UserId,
     emit,
-    instant,
     open_store,
     say,
     scope_of,
     settings_of,
     table,
 )
+from fallow.model.arguments import instant
 from fallow.model.errors import UsageError
 
 #: Characters of the longest bar.
@@ -68,7 +68,7 @@ def policy(
             provider,
             settings_of(provider, agent_id),
             scope,
-            as_of=instant(as_of),
+            as_of=instant(as_of, "--as-of"),
             others={**POLICIES, **others},
             questions=questions,
         )

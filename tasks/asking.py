@@ -13,7 +13,7 @@ from fallow.tasks.steps import open_store, settings_variable, step
 from fallow.acting.deciding import decide
 from fallow.model.errors import ApprovalRefusedError, PlanStateError
 from fallow.model.times import wall_clock
-from fallow.plans.storage import conclude, load_plan, publish, stored_plan, take_over
+from fallow.plans.storage import check_same_store, conclude, load_plan, publish, stored_plan, take_over
 from fallow.showing.facts import asked as what_is_asked
 from fallow.showing.facts import at_stake, run_name
 from fallow.showing.plan_page import form_text
@@ -80,6 +80,7 @@ def ask_about(store: str | None, plan_id: str, flow_run_id: str | None, requeste
     now = wall_clock()
     with open_store(store) as provider:
         plan = load_plan(provider, plan_id)
+        check_same_store(provider, plan)
         settings = settings_for(provider, plan.scope.agent_id, variable=settings_variable())
         asked = publish(
             provider,

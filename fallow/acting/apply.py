@@ -32,7 +32,7 @@ from fallow.model.settings import ApprovalConfig, resolve
 from fallow.model.times import iso, parse_time
 from fallow.plans.events import forgotten_event, forgotten_key
 from fallow.plans.plan import PlanEntry, RetentionPlan
-from fallow.plans.storage import MAX_NOTE, load_plan, stored_plan
+from fallow.plans.storage import MAX_NOTE, check_same_store, load_plan, stored_plan
 from fallow.port.gate import ContractGate, check_store
 from fallow.port.journal import change_id, event_id, text_time
 from fallow.port.journal_writing import Change, find_heads, insert_again, insert_control_rows, write_journal
@@ -268,7 +268,7 @@ def apply_plan(
 
     Raises:
         ContractBreachError: the store as a whole breaks its contract; nothing was written.
-        PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.plans.storage.load_plan`.
+        PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`, :func:`check_same_store`.
         PlanExpiredError: it expired undecided.
         PlanStateError: nobody approved it, or it was rejected or superseded.
         SignatureRefusedError: its approval's signature does not hold, or is missing where it must not be.
@@ -276,6 +276,7 @@ def apply_plan(
     """
     now = instant(now)
     plan = load_plan(provider, plan_id)
+    check_same_store(provider, plan)
     stored = stored_plan(provider, plan.plan_id, now)
     decision = stored.decision
     if stored.state == "expired":

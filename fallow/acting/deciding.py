@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fallow.model.canonical import cut
 from fallow.plans.decision import Decision
-from fallow.plans.storage import MAX_NOTE, StoredPlan, decision_row_id, load_plan, record_decision, stored_plan
+from fallow.plans.storage import (
+    MAX_NOTE,
+    StoredPlan,
+    check_same_store,
+    decision_row_id,
+    load_plan,
+    record_decision,
+    stored_plan,
+)
 
 MAX_NAME: Final = 240
 
@@ -123,6 +131,8 @@ def decide(
     reason, signature = checked_text(reason, "reason"), text_or_none(signature, "signature")
     leave_out, approved_by = left_out(leave_out), checked_text(approved_by, "approved_by")
     plan = load_plan(provider, plan_id)
+    if verdict == "approved":
+        check_same_store(provider, plan)
     stored = stored_plan(provider, plan.plan_id, now)
     name, standing = check_approver(approved_by, approval, requesters=stored.requesters)
     keys = resolve_leave_out(plan, leave_out) if verdict == "approved" else ()
@@ -222,6 +232,8 @@ def sign_decision(
     """
     now, reason, leave_out = instant(now), checked_text(reason, "reason"), left_out(leave_out)
     plan = load_plan(provider, plan_id)
+    if verdict == "approved":
+        check_same_store(provider, plan)
     stored = stored_plan(provider, plan.plan_id, now)
     name, _ = check_approver(approved_by, ApprovalConfig())
     keys = resolve_leave_out(plan, leave_out) if verdict == "approved" else ()

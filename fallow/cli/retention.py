@@ -391,12 +391,15 @@ def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
             _show_agents_plan(theirs, as_json)
             return
         state = stored_plan(provider, plan.plan_id, wall_clock())
+        here = provider.identity()
     if as_json:
         more = state.to_json()
         emit({**plan.document, "state": more["state"], "decision": more["decision"], "outcome": more["outcome"]})
         return
     show_plan(plan, rows=len(plan.entries))
     say(f"state: {state.state}")
+    if here != plan.store_identity:
+        say(f"made on the store {plan.store_identity}; this one is {here}, where it can be read and taken back alone")
     if state.decision is not None:
         decision = state.decision
         say(f"{decision.verdict} by {decision.by} ({decision.standing}) at {iso(decision.decided_at)}")

@@ -222,12 +222,14 @@ def _check_head(head: Mapping[str, Any], plan: RetentionPlan) -> None:
 
 
 def load_plan(provider: Provider, plan_id: str) -> RetentionPlan:
-    """The stored plan, after its hashes, its event and its store were checked (SPEC §7.3).
+    """The stored plan, after its hashes and its event were checked (SPEC §7.3): for reading, and for every way back.
+
+    A store that was moved or came back from a backup still has its plans; only where something new would be
+    approved or applied does :func:`check_same_store` bind a plan to the store that it was made on.
 
     Raises:
         PlanNotFoundError: no such plan here.
         PlanAlteredError: the document is not what was planned.
-        OtherStoreError: it was made for another store.
     """
     plan_id = check_plan_id(plan_id)
     head = _head(provider, plan_id)
@@ -241,13 +243,22 @@ def load_plan(provider: Provider, plan_id: str) -> RetentionPlan:
         raise PlanAlteredError(
             f"the planned event of {plan_id} names another document", hint="it was altered after planning; plan again"
         )
+    return plan
+
+
+def check_same_store(provider: Provider, plan: RetentionPlan) -> None:
+    """Refuses to approve or apply a plan anywhere but on the store it was made on (SPEC §7.3).
+
+    Raises:
+        OtherStoreError: it was made for another store.
+    """
     identity = provider.identity()
     if plan.store_identity != identity:
         raise OtherStoreError(
-            f"{plan_id} was made for {plan.store_identity}, and this store is {identity}",
-            hint="plans are valid for the very store they were made on: plan again here",
+            f"{plan.plan_id} was made for {plan.store_identity}, and this store is {identity}",
+            hint="approving and applying bind to the very store a plan was made on: plan again here; "
+            "what it hid can be restored here",
         )
-    return plan
 
 
 def list_plans(provider: Provider, now: int) -> list[StoredPlan]:

@@ -10,6 +10,8 @@ from fallow.port.protocol import Provider
 
 SUMMARIES: Final = "summaries"
 REFLECTION: Final = "reflection"
+#: In place of a plan's id: what suppresses a reflection whose model found nothing worth keeping (SPEC §5.3).
+NOTHING_KEPT: Final = "reflection:nothing-worth-keeping"
 
 
 def read_reflections(provider: Provider) -> dict[str, Row]:

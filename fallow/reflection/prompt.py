@@ -19,6 +19,10 @@ MAX_CLAIMS: Final = 12
 _MAX_CLAIM: Final = 600
 _MAX_ANSWER: Final = 100_000
 _THOUGHT: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+#: Words from which on an answer without JSON is prose and no refusal, label or crumb.
+_MIN_PROSE: Final = 4
+#: The method of a reflection whose model said that nothing is worth keeping.
+NOTHING: Final = "nothing"
 _EMPTY: Final = frozenset({"", "n/a", "na", "none", "null", "nothing", "-"})
 
 PROMPT: Final = """\
@@ -57,7 +61,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Reflected:
-    """What a window was condensed to; ``importance`` in 0..1 where the model gave one it can be read from."""
+    """What a window was condensed to; ``importance`` in 0..1 where the model gave one it can be read from.
+
+    ``method`` is ``llm``, ``prose`` (said without JSON: one point without sources), ``nothing`` (the model said, in
+    the form that the prompt offers, that nothing is worth keeping), ``extractive`` or ``empty``.
+    """
 
     claims: tuple[Claim, ...]
     importance: float | None
@@ -78,17 +86,32 @@ def build_prompt(turns: Sequence[tuple[str, str, str | None, str]], *, purpose: 
 
 
 def parse_reflection(answer: Any, record_ids: Sequence[str]) -> Reflected:
-    """A model's answer as claims bound to records; no claims where it holds no summary. Never raises."""
+    """A model's answer as claims bound to records. Never raises (SPEC §5.3).
+
+    An empty list of points is an answer (``nothing``), and prose without JSON is one point without sources
+    (``prose``). No claims under ``llm``: the answer holds no summary, and is a failure.
+    """
     names = {f"r{number}": record_id for number, record_id in enumerate(record_ids, 1)}
     if not isinstance(answer, str):
         return Reflected((), None, "llm")
-    for found in _objects(_THOUGHT.sub(" ", answer[-_MAX_ANSWER:])):
+    said = _THOUGHT.sub(" ", answer[-_MAX_ANSWER:])
+    for found in _objects(said):
         points = found.get("points")
         if not isinstance(points, list):
             continue
+        if not points:
+            return Reflected((), None, NOTHING)
         claims = [claim for point in points if (claim := _claim(point, names)) is not None]
         return Reflected(tuple(claims[:MAX_CLAIMS]), _importance(found.get("importance")), "llm")
-    return Reflected((), None, "llm")
+    return _prose(said)
+
+
+def _prose(said: str) -> Reflected:
+    """An answer without the JSON that was asked for: where it reads as sentences, one point without sources."""
+    claim = _claim(said, {})
+    if claim is None or len(claim.text.split()) < _MIN_PROSE or any(mark in claim.text for mark in "{}[]"):
+        return Reflected((), None, "llm")
+    return Reflected((claim,), None, "prose")
 
 
 def _claim(point: Any, names: dict[str, str]) -> Claim | None:

@@ -29,8 +29,8 @@ from fallow.port.journal import SHARED, change_id, control_event, event_id, text
 from fallow.port.journal_writing import Change, insert_again, insert_control_rows, write_journal
 from fallow.port.protocol import Patch, Provider, Unreadable
 from fallow.port.reading import fetch_keys
-from fallow.port.reflections import REFLECTION, SUMMARIES, covered_ids, read_reflections
-from fallow.reflection.prompt import Claim, Reflected, build_prompt, parse_reflection
+from fallow.port.reflections import NOTHING_KEPT, REFLECTION, SUMMARIES, covered_ids, read_reflections
+from fallow.reflection.prompt import NOTHING, Claim, Reflected, build_prompt, parse_reflection
 
 CONVERSATION: Final = "conversation_memory"
 #: After so many failed passes a conversation is listed as needing attention; its rows stay uncovered.
@@ -436,7 +436,7 @@ def _ask(
     except Exception as error:
         raise FallowError(f"the model failed: {type(error).__name__}", hint="the next run tries again") from error
     reflected = parse_reflection(answer, told)
-    if not reflected.claims:
+    if not reflected.claims and reflected.method != NOTHING:
         raise FallowError("the model's answer holds no summary", hint="the next run tries again")
     return reflected
 
@@ -472,10 +472,26 @@ def _summary_row(item: Accumulated, ids: Sequence[str], start: int, reflected: R
             "claims": [{"rows": list(claim.rows), "cited": bool(claim.rows)} for claim in reflected.claims],
         },
     }
-    if importance is not None:
+    if reflected.method == NOTHING:
+        # The rows are covered and not asked about again; no agent needs to read that there was nothing (SPEC §5.3).
+        row |= _hidden(now)
+    elif importance is not None:
         row["importance"] = importance
         row["importance_source"] = "llm" if reflected.importance is not None else "heuristic"
     return row
+
+
+def _hidden(now: int) -> Row:
+    """What keeps a reflection that says "nothing" from retrieval: suppressed from the start, by no plan."""
+    return {
+        "content": "Nothing in this part of the conversation is worth keeping.",
+        "retention_state": "suppressed",
+        "suppressed_by": NOTHING_KEPT,
+        "suppressed_at": text_time(now),
+        "suppression_reason": "the model found nothing worth keeping",
+        "suppression_approver": "fallow",
+        "suppressed_from": "active",
+    }
 
 
 def _journal(provider: Provider, summary: Row, covered: Iterable[str], now: int) -> None:

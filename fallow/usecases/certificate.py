@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from fallow.acting.signatures import Operator, read_token, seal, verify_seal, verify_signature
 from fallow.model.arguments import Time, instant
 from fallow.model.canonical import canonical_json, sha256
-from fallow.model.errors import FallowError, PlanStateError, SignatureRefusedError
+from fallow.model.errors import FallowError, PlanNotFoundError, PlanStateError, SignatureRefusedError
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import read_record
 from fallow.model.times import iso, parse_time
+from fallow.plans.agents import agents_plans
 from fallow.plans.plan import RetentionPlan
 from fallow.plans.storage import load_plan, stored_plan
 from fallow.port.journal import SHARED, change_id, content_of
@@ -90,10 +91,19 @@ def certify(
 
     Raises:
         PlanStateError: nobody has decided about the plan.
-        PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`fallow.plans.storage.load_plan`.
+        PlanNotFoundError, PlanAlteredError: as :func:`fallow.plans.storage.load_plan`.
     """
     now = instant(now)
-    plan = load_plan(provider, plan_id)
+    try:
+        plan = load_plan(provider, plan_id)
+    except PlanNotFoundError:
+        theirs = agents_plans(provider).get(plan_id.strip())
+        if theirs is None:
+            raise
+        raise PlanStateError(
+            f"{theirs.plan_id} was applied by MemoRizz, approved by {theirs.approved_by or 'nobody named'}",
+            hint="fallow has neither its document nor its decision; fallow show lists its records",
+        ) from None
     stored = stored_plan(provider, plan.plan_id, now)
     decision = stored.decision
     if decision is None:
@@ -106,7 +116,7 @@ def certify(
         "schema_version": 1,
         "kind": KIND,
         "plan_id": plan.plan_id,
-        "store": {"kind": provider.capabilities.kind, "identity": provider.identity()},
+        "store": _store(provider, plan),
         "issued_at": iso(now),
         "state": stored.state,
         "plan": dict(plan.document),
@@ -122,6 +132,13 @@ def certify(
     certificate["certificate_sha256"] = _digest(certificate)
     certificate["seal"] = None if key is None else seal(certificate["certificate_sha256"], key)
     return certificate
+
+
+def _store(provider: Provider, plan: RetentionPlan) -> dict[str, Any]:
+    """The store that the plan was made on; where it was moved since, also the one that was read (SPEC §7.3)."""
+    here = provider.identity()
+    store = {"kind": provider.capabilities.kind, "identity": plan.store_identity}
+    return store if here == plan.store_identity else {**store, "read_on": here}
 
 
 def _digest(certificate: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from fallow.plans.storage import StoredPlan, list_plans, load_plan
 from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of, event_id, ids_digest
 from fallow.port.protocol import Provider, Unreadable
 from fallow.port.reading import chunks, fetch_keys
+from fallow.port.reflections import NOTHING_KEPT, SUMMARIES
 from fallow.usecases.suppressed import suppressed_records
 
 _RESTORED = "forgetting:unsuppress"
@@ -127,6 +128,8 @@ def find_drift(provider: Provider, *, now: Time | None = None, approval: Approva
         report.suppressed += 1
         key = RecordKey(item.memory_type, item.record_id)
         hidden.add(key)
+        if item.suppressed_by == NOTHING_KEPT and item.memory_type == SUMMARIES:
+            continue  # hidden from the start, by the reflection that stored it
         foreign = theirs.get(item.suppressed_by or "")
         if foreign is not None and key in foreign.keys and foreign.plan_id not in plans:
             report.by_agents += 1

@@ -30,6 +30,7 @@ from fallow.reflection.reflecting import (
     reflection_id,
     share_kept_by_reflections,
 )
+from fallow.usecases.drift import find_drift
 from tests.conftest import write_as_agent
 from tests.fallow.small_stores import CONVERSATION, NOW, days_ago, ids, planned, protected, record, store
 from tests.fallow.test_applying import Behind, Killed, approve, control, dies_after
@@ -145,9 +146,7 @@ def test_which_rows_count_5_1(tmp_path: Path) -> None:
         assert max(item.total for item in accumulate(provider, counted)) == 1.5
 
 
-@pytest.mark.parametrize(
-    "answer", ["[]", "None", '"n/a"', "", "{}", '{"points": []}', '{"points": ["n/a"]}', "<think>"]
-)
+@pytest.mark.parametrize("answer", ["[]", "None", '"n/a"', "", "{}", '{"points": ["n/a"]}', "<think>"])
 def test_an_empty_answer_stores_nothing_and_keeps_the_sum_trap_10(tmp_path: Path, answer: str) -> None:
     root = tmp_path / "s"
     with store(root, *talk(40, 0.5)) as provider:
@@ -384,3 +383,36 @@ def test_an_insert_that_the_store_refuses_is_a_failure_with_its_reason(tmp_path:
         assert report.reached[0].failure == "the disk says no"
         assert accumulate(provider, EXTRACTIVE)[0].total == 20.0
         assert days_ago(0)
+
+
+def test_nothing_worth_keeping_is_an_answer_and_is_not_asked_again_trap_55(tmp_path: Path) -> None:
+    """The prompt offers the form, so that a model which uses it has answered: covered, hidden, no failure."""
+    asked: list[int] = []
+
+    def nothing(prompt: str) -> str:
+        asked.append(1)
+        return '<think>small talk</think>{"points": []}'
+
+    with store(tmp_path / "s", *talk(50, 0.4), summaries=[]) as provider:
+        states = [run(provider, generate=nothing, now=NOW + n).state for n in range(3)]
+        assert (states, len(asked)) == (["Reflected", "NothingToDo", "NothingToDo"], 1)
+        assert all_covered(provider) == [f"r{n:03d}" for n in range(50)]
+        (summary,) = rows_of(tmp_path / "s", "summaries").values()
+        assert (summary["retention_state"], summary["metadata"]["method"]) == ("suppressed", "nothing")
+        assert find_drift(provider, now=NOW + 5).findings == []
+
+
+def test_prose_is_one_point_without_sources_trap_55(tmp_path: Path) -> None:
+    with store(tmp_path / "s", *talk(50, 0.4), summaries=[]) as provider:
+        said = "Here is what I keep:\nThe garden is watered at six, and Ada minds the pump."
+        assert run(provider, generate=lambda _: said).state == "Reflected"
+        (summary,) = rows_of(tmp_path / "s", "summaries").values()
+        assert summary["content"] == f"- {' '.join(said.split())} (without a source)"
+        assert summary["metadata"] == {"method": "prose", "writer": "fallow", "claims": [{"rows": [], "cited": False}]}
+
+
+@pytest.mark.parametrize("answer", ['{"points": [{"text": "cut off in the mid', "Sorry.", "N/A", "[1, 2, 3, 4, 5]"])
+def test_crumbs_and_torn_answers_are_failures_still(tmp_path: Path, answer: str) -> None:
+    with store(tmp_path / "s", *talk(50, 0.4), summaries=[]) as provider:
+        assert run(provider, generate=lambda _: answer).reached[0].failures == 1
+        assert all_covered(provider) == []

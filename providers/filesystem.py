@@ -28,6 +28,7 @@ from fallow.providers.filesystem_index import add_to_index, remove_from_index
 from fallow.providers.filesystem_rows import NotARowError, contradicts, decode_row, encode_row
 from fallow.providers.filesystem_scan import BATCH_ROWS, BATCH_VECTORS, LARGE_COLUMNS, Columns, RecordReader
 from fallow.providers.filesystem_writing import Write, patching, purge, touching
+from fallow.providers.kinds import FILESYSTEM
 from fallow.providers.snapshot import UNSETTLED_NS, Snapshot, cache_folder, file_schema, snapshot_schema
 
 from fallow.model.errors import StoreBusyError, StoreNotFoundError, StoreUnwritableError
@@ -143,7 +144,7 @@ class FilesystemProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(kind="filesystem", batch_size=500)
+        return FILESYSTEM.capabilities
 
     @property
     def naive_timezone(self) -> Mapping[str, str]:

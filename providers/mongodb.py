@@ -20,6 +20,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.objectid import ObjectId
+from fallow.providers.kinds import MONGODB
 from pymongo import DeleteOne, MongoClient, UpdateOne
 from pymongo.errors import (
     AutoReconnect,
@@ -157,7 +158,7 @@ class MongoDBProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(kind="mongodb", batch_size=1000, drops_owners=True, max_row_bytes=2_000_000)
+        return MONGODB.capabilities
 
     @property
     def naive_timezone(self) -> Mapping[str, str]:

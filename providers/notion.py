@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from fallow.providers import notion_pages as pages
+from fallow.providers.kinds import NOTION
 from fallow.providers.notion_cache import COMPLETE_AFTER, Kept, ScanCache, page_frame, page_schema
 from fallow.providers.notion_calls import (
     API_VERSION,
@@ -51,7 +52,7 @@ BASE_URL: Final = "https://api.notion.com"
 PAGE_SIZE: Final = 100
 BATCH_ROWS: Final = 20_000
 #: Ids asked for in one query.
-_IDS_A_QUERY: Final = 50
+_IDS_A_QUERY: Final = NOTION.capabilities.batch_size
 #: How often a write is decided anew, or sent again after its answer was lost.
 _ATTEMPTS: Final = 6
 #: How often a created page whose answer was lost is looked for before it is created again.
@@ -182,15 +183,7 @@ class NotionProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            kind="notion",
-            batch_size=_IDS_A_QUERY,
-            conditional_write=False,
-            atomic_touch=False,
-            insert_if_absent=False,
-            max_row_bytes=150_000,
-            requests_per_second=self._calls.pace.per_second,
-        )
+        return replace(NOTION.capabilities, requests_per_second=self._calls.pace.per_second)
 
     @property
     def naive_timezone(self) -> Mapping[str, str]:

@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import oracledb
 from fallow.providers import oracle_statements as sql
+from fallow.providers.kinds import ORACLE
 
 from fallow.model.errors import (
     FallowError,
@@ -175,7 +176,7 @@ class OracleProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(kind="oracle", batch_size=1000, max_row_bytes=1_000_000)
+        return ORACLE.capabilities
 
     @property
     def naive_timezone(self) -> Mapping[str, str]:

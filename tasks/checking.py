@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fallow.data_contracts.checking import check_contracts, refusal
-from fallow.data_contracts.remembering import last_failures, record_check
-from fallow.data_contracts.second_opinion import ask_great_expectations
 from fallow.tasks.showing import write_file
 from fallow.tasks.steps import open_store, step
 
 from fallow.model.times import wall_clock
+from fallow.port.gate import contracts
 
 
 @step("check the contracts")
@@ -19,15 +17,16 @@ def check_store(store: str | None, as_of: int, second_opinion: bool) -> dict[str
 
     The answer names for every broken rule what it counted the last time, and what refuses every scope.
     """
+    shipped = contracts()
     with open_store(store) as provider:
-        before = last_failures(provider)
-        report = check_contracts(provider, as_of=as_of, keep_frames=second_opinion)
-        opinion = ask_great_expectations(report, as_of=as_of) if second_opinion else None
-        record_check(provider, report, now=wall_clock())
-    told = report.to_json()
+        before = shipped.last_failures(provider)
+        report = shipped.check_contracts(provider, as_of=as_of, keep_frames=second_opinion)
+        opinion = shipped.ask_great_expectations(report, as_of=as_of) if second_opinion else None
+        shipped.record_check(provider, report, now=wall_clock())
+    told: dict[str, Any] = report.to_json()
     for item, finding in zip(told["findings"], report.findings, strict=True):
         item["before"] = None if before is None else before.get(finding.name, 0)
-    told["refusals"] = [refusal(item) for item in report.broken if item.refuses]
+    told["refusals"] = [shipped.refusal(item) for item in report.broken if item.refuses]
     told["second_opinion"] = None if opinion is None else opinion.to_json()
     told["raw_file"] = ""
     if opinion is not None and opinion.raw:

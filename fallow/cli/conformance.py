@@ -16,17 +16,18 @@ def conformance(
     as_json: Json = False,
 ) -> int:
     """Run the conformance kit in a scratch store beside yours, which stays as it is."""
-    from fallow.providers.conformance import CHECKS, run
-    from fallow.providers.conformance.scratch import scratch_backend
+    from fallow.port.parts import part
+    from fallow.port.registry import scratch_backend
 
+    kit = part("fallow.kits", "conformance")
     if not store or not store.strip():
         raise UsageError("no store is named", hint="pass --store or set FALLOW_STORE")
-    unknown = [name for name in only or () if name not in CHECKS]
+    unknown = [name for name in only or () if name not in kit.CHECKS]
     if unknown:
         raise UsageError(f"there is no check '{unknown[0][:80]}'", hint="fallow conformance --json lists them")
     backend = scratch_backend(store)
     results: list[dict[str, Any]] = []
-    for result in run(backend, only):
+    for result in kit.run(backend, only):
         results.append(
             {
                 "check": result.check.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,7 @@ from fallow.cli.app import AsOf, Json, Store, emit, open_store, say, settings_of
 from fallow.model.arguments import instant
 from fallow.model.errors import UsageError
 from fallow.model.times import wall_clock
-
-if TYPE_CHECKING:
-    from fallow.data_contracts.checking import ContractReport
-    from fallow.data_contracts.second_opinion import SecondOpinion
+from fallow.port import gate
 
 
 def contracts(
@@ -40,22 +37,19 @@ def contracts(
         _show(name, as_json)
         return 0
     from fallow.acting.deciding import check_approver
-    from fallow.data_contracts.checking import check_contracts
-    from fallow.data_contracts.remembering import record_check
 
+    shipped = gate.contracts()
     now, at = wall_clock(), instant(as_of, "--as-of")
-    opinion: SecondOpinion | None = None
+    opinion = None
     with open_store(store) as provider:
         approval = settings_of(provider, None).approval
         by = None if accept is None else check_approver(accept, approval)[0]
-        report = check_contracts(provider, as_of=at, keep_frames=gx)
+        report = shipped.check_contracts(provider, as_of=at, keep_frames=gx)
         if gx:
-            from fallow.data_contracts.second_opinion import ask_great_expectations
-
-            opinion = ask_great_expectations(report, as_of=at)
+            opinion = shipped.ask_great_expectations(report, as_of=at)
             if gx_json is not None:
                 gx_json.write_text(opinion.raw, encoding="utf-8")
-        record_check(provider, report, now=now, accepted_by=by)
+        shipped.record_check(provider, report, now=now, accepted_by=by)
     if as_json:
         emit({**report.to_json(), "second_opinion": None if opinion is None else opinion.to_json()})
     else:
@@ -65,9 +59,7 @@ def contracts(
     return 0 if opinion is None or opinion.settled else 1
 
 
-def _tell(report: ContractReport, opinion: SecondOpinion | None) -> None:
-    from fallow.data_contracts.checking import refusal
-
+def _tell(report: Any, opinion: Any) -> None:
     rows = [
         (item.rule.table, item.rule.id, item.rule.severity, str(item.failures), ", ".join(item.first_ids[:3]))
         for item in report.broken
@@ -76,7 +68,7 @@ def _tell(report: ContractReport, opinion: SecondOpinion | None) -> None:
     table(title, ("table", "rule", "severity", "failures", "first"), rows, right=("failures",))
     for item in report.broken:
         if item.refuses:
-            say(f"No scope may be planned: {refusal(item)}")
+            say(f"No scope may be planned: {gate.contracts().refusal(item)}")
     if opinion is None:
         return
     say(f"Great Expectations counts {opinion.agreeing} rules alike, {len(opinion.differing)} differently.")
@@ -87,9 +79,7 @@ def _tell(report: ContractReport, opinion: SecondOpinion | None) -> None:
 
 
 def _show(name: str | None, as_json: bool) -> None:
-    from fallow.data_contracts.compiler import contracts as compiled
-
-    known = compiled()
+    known = gate.contracts().contracts()
     if name is not None and name not in known:
         raise UsageError(f"there is no contract '{name[:40]}'", hint=f"one of {', '.join(known)}")
     shown = [known[name]] if name else list(known.values())
@@ -126,10 +116,8 @@ def parity(
     stores = store or []
     if len(stores) != 2:
         raise UsageError("parity compares two stores", hint="fallow parity --store A --store B")
-    from fallow.data_contracts.parity import compare_stores
-
     with open_store(stores[0]) as first, open_store(stores[1]) as second:
-        found = compare_stores(first, second)
+        found = gate.contracts().compare_stores(first, second)
     if as_json:
         emit(found.to_json())
         return 0 if found.same else 1

@@ -214,13 +214,22 @@ def doctor(
 def _check_versions(check: Any) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
+    from fallow.port.registry import missing_packages, registered
+
     check("python", "ok", sys.version.split()[0])
-    for name in ("fallow", "polars", "numpy", "msgspec", "prefect", "pymongo", "oracledb", "notion-client", "openai"):
+    for name in ("fallow", "polars", "numpy", "msgspec", "prefect", "openai"):
         try:
             check(name, "ok", version(name))
         except PackageNotFoundError:
             state = "error" if name in {"fallow", "polars", "numpy", "msgspec"} else "info"
             check(name, state, "not installed")
+    for item in registered():
+        if item.kind is None:
+            check(f"provider {item.name}", "warning", f"{item.origin} cannot be used: {item.problem}")
+            continue
+        lacking = missing_packages(item.kind)
+        need = f"needs {', '.join(lacking)}: pip install '{item.kind.install}'"
+        check(f"provider {item.kind.name}", "info" if lacking else "ok", need if lacking else item.origin)
     year = time.gmtime().tm_year
     check("clock", "ok" if 2025 <= year < 2100 else "error", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 

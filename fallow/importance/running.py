@@ -5,12 +5,11 @@ The command and the flow both come through here, so that they do the same.
 
 from __future__ import annotations
 
-import importlib
 import math
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fallow.importance.batch_run import Collected, Submitted, collect_jobs, submit_jobs
 from fallow.importance.budget import Budget, Price, price_of
@@ -24,14 +23,18 @@ from fallow.importance.rating_run import (
     estimate_run,
     rate_by_model,
 )
-from fallow.model.errors import ProviderMissingError, SettingError
+from fallow.model.errors import SettingError
 from fallow.model.record import PRIMARY_TYPES
 from fallow.model.scope import Scope
 from fallow.model.settings import Settings, model_key
+from fallow.port.parts import part
 from fallow.port.protocol import Provider
 
 if TYPE_CHECKING:
     from fallow.importance.distilled import DistilledReport
+
+#: What brings the model client's packages.
+_INSTALL: Final = "fallow[models]"
 
 
 def run_options(settings: Settings, *, order: Order = "newest", upgrade_heuristic: bool = False) -> RunOptions:
@@ -65,7 +68,7 @@ def open_model(settings: Settings, *, key: str | None = None, model: str | None 
         SettingError: no model is named, or a value cannot be used.
         ProviderMissingError: the client is not importable here.
     """
-    models = _import("fallow.providers.models")
+    models = part("fallow.models", "client", install=_INSTALL)
     endpoint = models.Endpoint(
         model=model or settings.get("importance.model"),
         base_url=settings.get("model.base_url"),
@@ -80,7 +83,7 @@ def open_model(settings: Settings, *, key: str | None = None, model: str | None 
 
 def open_answers() -> Any:
     """What was paid before, in the user's cache folder; None where there is none."""
-    return _import("fallow.providers.model_answers").AnswersOnDisk.of_user()
+    return part("fallow.models", "answers", install=_INSTALL).AnswersOnDisk.of_user()
 
 
 def run_backfill(
@@ -206,7 +209,7 @@ def run_batch_backfill(
         raise SettingError("batch jobs need a cache folder to be noted in", hint="set FALLOW_CACHE_DIR")
     try:
         with open_model(settings, key=key, answers=answers) as model:
-            jobs = _import("fallow.providers.model_batches").BatchJobs(model)
+            jobs = part("fallow.models", "batches", install=_INSTALL).BatchJobs(model)
             collected = collect_jobs(jobs, answers, options.price)
             report = rate_by_model(
                 provider,
@@ -278,17 +281,3 @@ def _part_of(whole: Estimate, sample: int) -> Estimate:
         cost=None if whole.cost is None else whole.cost * share,
         minutes=None if whole.minutes is None else whole.minutes * share,
     )
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name in {"providers", name}:
-            raise ProviderMissingError(
-                f"the model client ({name}) is not importable here",
-                hint="it is part of the application: run from a checkout (pip install -e) or the image",
-            ) from error
-        raise ProviderMissingError(
-            f"asking a model needs the package '{error.name}'", hint="pip install 'fallow[models]'"
-        ) from error

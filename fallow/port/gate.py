@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fallow.model.errors import ContractBreachError
+from fallow.port.parts import part
 
 if TYPE_CHECKING:
     from fallow.port.protocol import Provider
@@ -46,33 +46,24 @@ class ContractResult:
 #: Holds a store that was read against its contracts, where a caller has its own way to.
 ContractGate = Callable[["StoreView"], ContractResult]
 
-#: The entry point group that the data contracts' gate names itself in: gate(provider, view, *, as_of).
-GROUP: Final = "fallow.contracts"
-_BUILT_IN: Final = "fallow.data_contracts.checking"
-
-
-def check_store(provider: Provider, view: StoreView, as_of: int) -> ContractResult | None:
-    """Holds a store that was read against the installed data contracts (SPEC §13); None where none are installed.
-
-    It is part of every judgement (SPEC §6.10), in the library as on the command line. Writes nothing.
-    """
-    gate = _installed()
-    return None if gate is None else gate(provider, view, as_of=as_of)
-
 
 @cache
-def _installed() -> Callable[..., ContractResult] | None:
-    # Imported where it is needed: an agent host that only ranks does not pay for it.
-    from importlib.metadata import entry_points
+def contracts() -> Any:
+    """The data contracts that are installed: the module behind the entry point ``shipped`` of ``fallow.contracts``.
 
-    named = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    if named:
-        gate: Callable[..., ContractResult] = named[0].load()
-        return gate
-    try:
-        found: Callable[..., ContractResult] = importlib.import_module(_BUILT_IN).gate
-    except ModuleNotFoundError as error:
-        if error.name is not None and _BUILT_IN.startswith(error.name):
-            return None
-        raise
+    Raises:
+        ProviderMissingError: none are registered.
+    """
+    return part("fallow.contracts", "shipped")
+
+
+def check_store(provider: Provider, view: StoreView, as_of: int) -> ContractResult:
+    """Holds a store that was read against the installed data contracts (SPEC §13).
+
+    It is part of every judgement (SPEC §6.10), in the library as on the command line. Writes nothing.
+
+    Raises:
+        ProviderMissingError: no contracts are registered: nothing is planned without them.
+    """
+    found: ContractResult = contracts().gate(provider, view, as_of=as_of)
     return found

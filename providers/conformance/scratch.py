@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from fallow.providers.conformance.gaps import GAPS
-from fallow.providers.conformance.kit import Backend, Fault, Gap, NotHeldError, Store
+from fallow.providers.conformance.kit import Fault, Gap, NotHeldError, Store
 from fallow.providers.filesystem import FilesystemProvider
+from fallow.providers.gaps import GAPS
 
-from fallow.model.errors import ProviderMissingError, StoreUnwritableError
+from fallow.model.errors import StoreUnwritableError
 from fallow.model.keys import Row, is_unicode
 from fallow.model.times import iso, to_microseconds
 from fallow.port.protocol import Provider
-from fallow.port.registry import open_provider
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 #: What the agents' index keeps of a record (STORES.md, Filesystem).
@@ -152,28 +151,3 @@ class FilesystemBackend:
             ) from error
         with folder as name:
             yield FilesystemStore(Path(name) / "store", Path(name) / "cache")
-
-
-def scratch_backend(uri: str) -> Backend:
-    """Scratch stores beside the store at ``uri``, for ``fallow conformance --store``.
-
-    Raises:
-        ProviderMissingError: no scratch stores are known for that kind.
-        FallowError: there is no such store, or it cannot be opened.
-    """
-    with open_provider(uri) as provider:
-        if isinstance(provider, FilesystemProvider):
-            return FilesystemBackend(provider.root.parent)
-        kind = provider.capabilities.kind
-    if kind == "mongodb":
-        from fallow.providers.conformance.scratch_mongodb import MongoDBBackend
-
-        return MongoDBBackend(uri)
-    if kind == "oracle":
-        from fallow.providers.conformance.scratch_oracle import OracleBackend
-
-        return OracleBackend.at(uri)
-    raise ProviderMissingError(
-        f"no scratch store can be made for a store of kind {kind}",
-        hint="the kit's own tests run it against a stand-in of that kind",
-    )

@@ -18,8 +18,8 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.regex import Regex
 from bson.timestamp import Timestamp
-from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
+from fallow.providers.gaps import GAPS
 from pymongo import MongoClient
 
 from fallow.model.keys import Row

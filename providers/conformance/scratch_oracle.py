@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import oracledb
 from fallow.providers import oracle_statements as sql
-from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
+from fallow.providers.gaps import GAPS
 from fallow.providers.oracle import LOGICAL_IDS, OracleProvider, connect
 
 from fallow.model.errors import StoreUnwritableError

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import Fault, Gap
 from fallow.providers.conformance.scratch import FilesystemBackend
 from fallow.providers.conformance.scratch_mongodb import MongoDBBackend
 from fallow.providers.conformance.scratch_oracle import OracleBackend, OracleStore
+from fallow.providers.gaps import GAPS
 from fallow.providers.notion_pages import page_properties
 
 from fallow.model.keys import Row

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from fallow.providers.conformance.gaps import GAPS
 from fallow.providers.conformance.kit import Gap
 from fallow.providers.conformance.scratch import FilesystemBackend, FilesystemStore
+from fallow.providers.gaps import GAPS
 
 from fallow.model.errors import FallowError
 from fallow.model.keys import MISSING, RecordKey, Row

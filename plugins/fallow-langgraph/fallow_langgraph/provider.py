@@ -13,16 +13,17 @@ import psycopg
 from fallow.model.keys import RecordKey, Row
 from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, frame_of, is_unicode, read_record
 from fallow.model.times import zone
-from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
+from fallow.port.protocol import Batch, Outcome, Patch, Unreadable
 from psycopg import sql as compose
 
 from fallow_langgraph import statements as sql
 from fallow_langgraph.connecting import PATIENCE, address, check, connect, errors
+from fallow_langgraph.kind import LANGGRAPH
 from fallow_langgraph.mapping import SETTING, StoreMapping, load_mapping, places_of
 from fallow_langgraph.rendering import Found, Stored, by_id, rendered
 from fallow_langgraph.writing import Writing
 
-BATCH: Final = 1000
+BATCH: Final = LANGGRAPH.capabilities.batch_size
 #: Rows of a scan that become one frame.
 _FRAME: Final = 5000
 
@@ -37,7 +38,7 @@ class LangGraphProvider:
         patience: seconds a statement may take before the store counts as busy.
     """
 
-    capabilities = Capabilities(kind="langgraph", batch_size=BATCH)
+    capabilities = LANGGRAPH.capabilities
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from fallow.port.protocol import Provider
 from fallow.providers.conformance.kit import Fault, Gap, NotHeldError
 from psycopg.conninfo import make_conninfo
 
+from fallow_langgraph.kind import LANGGRAPH
 from fallow_langgraph.mapping import Rule, StoreMapping
 from fallow_langgraph.provider import LangGraphProvider
 
@@ -35,9 +36,6 @@ create table store (
     expires_at timestamptz, ttl_minutes int, primary key (prefix, key)
 )
 """
-GAPS: Final[Mapping[str, Gap]] = {
-    "the_old_type_name_is_read": Gap("LangGraph's stores know no types, so no older names of them", NotHeldError),
-}
 
 
 class LangGraphStore:
@@ -176,7 +174,7 @@ class LangGraphBackend:
 
     @property
     def gaps(self) -> Mapping[str, Gap]:
-        return GAPS
+        return LANGGRAPH.gaps
 
     @contextmanager
     def store(self) -> Iterator[LangGraphStore]:

@@ -21,6 +21,7 @@ from fallow.model.errors import StoreBusyError, StoreNotFoundError, StoreUnreada
 from fallow.model.keys import MISSING, RecordKey, Row, canonical_id, is_unicode
 from fallow.model.record import TYPE_ALIASES, frame_of, read_record
 from fallow.model.times import zone
+from fallow.port.kinds import StoreKind
 from fallow.port.protocol import Batch, Capabilities, Outcome, Patch, Unreadable
 
 BATCH = 1000
@@ -260,3 +261,14 @@ def numbers(value: Any) -> list[float] | None:
     if not isinstance(value, list) or not value:
         return None
     return value if all(isinstance(item, int | float) and not isinstance(item, bool) for item in value) else None
+
+
+#: What pyproject.toml names under the entry points ``fallow.providers``: all that fallow asks of this kind of store.
+SQLITE = StoreKind(
+    name="sqlite",
+    schemes=("sqlite",),
+    open=SQLiteProvider.from_uri,
+    capabilities=SQLiteProvider.capabilities,
+    address="sqlite:///path/to/memories.sqlite3",
+    docs="An example: one SQLite file.",
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fallow.providers.conformance.kit import Gap, NotHeldError
+from fallow.port.scratch import Gap, NotHeldError
 
 #: By capability kind, then by check.
 GAPS: Final[Mapping[str, Mapping[str, Gap]]] = {

@@ -28,6 +28,7 @@ EXAMPLES = {
     "show": "fallow show forget-plan-… --json",
     "suppressed": "fallow suppressed --memory-id orchard-main",
     "unsuppress": "fallow unsuppress 42 --memory-type conversation_memory --approved-by Grace",
+    "review": "fallow review --approved-by Ada",
     "restore": "fallow restore --plan forget-plan-… --approved-by Grace --reason 'needed after all'",
     "explain": "fallow explain 42",
     "backfill-importance": "fallow backfill-importance --dry-run",

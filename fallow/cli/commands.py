@@ -21,6 +21,7 @@ from fallow.cli import (
     reinforcement,
     repair,
     retention,
+    review,
     serve,
 )
 
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     for name, function in (
         ("demo", operations.demo),
         ("retention-plan", retention.retention_plan),
+        ("review", review.review),
         ("approve", retention.approve),
         ("reject", retention.reject),
         ("retention-apply", retention.retention_apply),

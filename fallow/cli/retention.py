@@ -27,6 +27,7 @@ from fallow.cli.app import (
     emit,
     note,
     open_store,
+    printable,
     say,
     scope_of,
     settings_of,
@@ -34,7 +35,7 @@ from fallow.cli.app import (
     stop_switch,
     table,
 )
-from fallow.model.arguments import instant, record_ids
+from fallow.model.arguments import instant, instant_or_none, record_ids
 from fallow.model.arguments import memory_type as checked_type
 from fallow.model.errors import UsageError
 from fallow.model.times import iso, wall_clock
@@ -349,14 +350,33 @@ def retention_apply(
     return {"Stale": 3, "PartiallyApplied": 5}.get(report.state, 0)
 
 
-def plans(store: Store = None, as_json: Json = False) -> None:
+def plans(
+    store: Store = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only plans in this state, such as open.")] = None,
+    agent_id: Annotated[str | None, typer.Option("--agent-id", help="Only this agent's plans.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only plans made since then, ISO 8601.")] = None,
+    as_json: Json = False,
+) -> None:
     """List the stored plans and their states, those that agents' own control planes applied among them."""
     from fallow.plans.agents import APPLIED_BY, agents_plans
     from fallow.plans.storage import list_plans
 
+    after = instant_or_none(since, "--since")
     with open_store(store) as provider:
-        found = list_plans(provider, wall_clock())
-        theirs = list(agents_plans(provider).values())
+        found = [
+            plan
+            for plan in list_plans(provider, wall_clock())
+            if (state is None or plan.state == state)
+            and (agent_id is None or plan.scope.agent_id == agent_id)
+            and (after is None or plan.planned_at >= after)
+        ]
+        theirs = [
+            other
+            for other in agents_plans(provider).values()
+            if (state is None or state == "applied")
+            and (agent_id is None or other.agent_id == agent_id)
+            and (after is None or (other.approved_at is not None and other.approved_at >= after))
+        ]
     if as_json:
         emit(
             {
@@ -375,11 +395,18 @@ def plans(store: Store = None, as_json: Json = False) -> None:
     table(f"{len(rows)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
 
 
-def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
+def show(
+    plan_id: PlanId,
+    diff: Annotated[bool, typer.Option("--diff", help="What changed since that scope's plan before.")] = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
     """Show a stored plan: its document, its state and what was decided."""
     from fallow.model.errors import PlanNotFoundError
     from fallow.plans.agents import agents_plans
+    from fallow.plans.difference import since_last_plan
     from fallow.plans.storage import load_plan, stored_plan
+    from fallow.showing.facts import difference_lines
 
     with open_store(store) as provider:
         try:
@@ -392,10 +419,16 @@ def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
             return
         state = stored_plan(provider, plan.plan_id, wall_clock())
         here = provider.identity()
+        difference = since_last_plan(provider, plan, wall_clock()) if diff else None
     if as_json:
         more = state.to_json()
-        emit({**plan.document, "state": more["state"], "decision": more["decision"], "outcome": more["outcome"]})
+        changed = {"difference": None if difference is None else difference.to_json()} if diff else {}
+        decided = {"state": more["state"], "decision": more["decision"], "outcome": more["outcome"]}
+        emit({**plan.document, **decided, **changed})
         return
+    if diff:
+        for line in difference_lines(difference):
+            say(line)
     show_plan(plan, rows=len(plan.entries))
     say(f"state: {state.state}")
     if here != plan.store_identity:
@@ -403,6 +436,7 @@ def show(plan_id: PlanId, store: Store = None, as_json: Json = False) -> None:
     if state.decision is not None:
         decision = state.decision
         say(f"{decision.verdict} by {decision.by} ({decision.standing}) at {iso(decision.decided_at)}")
+        say(f"why: {printable(decision.reason, 2000) or 'no reason was given'}")
 
 
 def _show_agents_plan(plan: AgentsPlan, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fallow.model.errors import FallowError
 from fallow.model.keys import RecordKey
@@ -27,6 +28,12 @@ class Difference:
     new: tuple[RecordKey, ...]
     gone: tuple[RecordKey, ...]
     still: tuple[RecordKey, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``; records as TYPE:ID."""
+        lists = {"new": self.new, "gone": self.gone, "still": self.still}
+        named = {name: [f"{key.memory_type}:{key.record_id}" for key in keys] for name, keys in lists.items()}
+        return {"before": self.before, "state": self.state, **named}
 
 
 def between(before: RetentionPlan, after: RetentionPlan, state: str = "planned") -> Difference:

@@ -96,3 +96,12 @@ def since_last(difference: Difference | None) -> str:
         f"Since the last plan of this scope ({difference.before}, {difference.state}): {len(difference.new):,} new, "
         f"{len(difference.gone):,} no longer planned, {len(difference.still):,} planned again."
     )
+
+
+def difference_lines(difference: Difference | None) -> list[str]:
+    """A difference with every record that is new or no longer planned."""
+    lines = [since_last(difference)]
+    if difference is not None:
+        document = difference.to_json()
+        lines += [f"+ {name}" for name in document["new"]] + [f"- {name}" for name in document["gone"]]
+    return ["".join(char if char.isprintable() else "·" for char in line) for line in lines]

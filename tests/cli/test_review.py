@@ -188,3 +188,31 @@ def test_the_end_of_the_input_decides_nothing_and_an_empty_inbox_says_so(waiting
     )
     assert done.returncode == 1
     assert re.search("no open plan has an id that begins like", done.stderr)
+
+
+def test_plans_are_filtered_and_show_says_what_changed_and_why_it_was_decided(waiting, capsys):
+    from fallow.cli import main
+
+    store, plan = waiting
+    named = ["--store", str(store)]
+    for options, number in (
+        (["--state", "open"], 1),
+        (["--state", "applied"], 0),
+        (["--agent-id", "agent-orchard"], 1),
+        (["--agent-id", "nobody"], 0),
+        (["--since", "2020-01-01"], 1),
+        (["--since", "2199-01-01"], 0),
+    ):
+        assert main(["plans", *named, *options, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["count"] == number, options
+    more = resolve({"retention.min_retention": 0.2}, environ={})
+    with open_provider(str(store)) as provider:
+        later = plan_scope(provider, more, plan.scope, as_of=plan.as_of, now=plan.planned_at + 1)
+    gone = {entry.key for entry in plan.entries} - {entry.key for entry in later.entries}
+    assert main(["reject", plan.plan_id, *named, "--approved-by", "Ada", "--reason", "too many"]) == 0
+    assert main(["show", plan.plan_id, *named]) == 0
+    assert "why: too many" in capsys.readouterr().out
+    assert main(["show", later.plan_id, "--diff", *named]) == 0
+    shown = capsys.readouterr().out
+    assert f"{plan.plan_id}, rejected): 0 new, {len(gone)} no longer planned" in shown
+    assert sum(line.startswith("- ") for line in shown.splitlines()) == len(gone) > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from fallow.model.arguments import id_or_none, record_ids
 from fallow.model.errors import FallowError, UsageError
@@ -25,13 +27,46 @@ if TYPE_CHECKING:
     from fallow.model.settings import Settings
     from fallow.port.protocol import Provider
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        say(f"fallow {version('fallow')}")
+        raise typer.Exit
+
+
+class Grouped(typer.core.TyperGroup):
+    """The commands in help by what one is doing (SPEC §16)."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Writes each group under its own head, in the order of its table."""
+        from fallow.cli.commands import GROUPS
+
+        for title, names in GROUPS.items():
+            lines = [(name, self.commands[name].get_short_help_str(limit=400)) for name, _ in names]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+
 app = typer.Typer(
     name="fallow",
+    cls=Grouped,
     help="Governed, reversible forgetting for agent memory: rate, plan, approve, apply, restore.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def main(
+    version: Annotated[  # acts by itself, before any command
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Governed, reversible forgetting for agent memory: rate, plan, approve, apply, restore."""
+
 
 Store = Annotated[
     str | None,
@@ -152,24 +187,30 @@ def note(text: str) -> None:
     sys.stderr.write(f"fallow: {text}\n")
 
 
-def printable(text: str, limit: int = 120) -> str:
-    """A stored text as a terminal may show it: one line, no control characters, cut."""
-    flat = "".join(char if char.isprintable() else "·" for char in " ".join(text.split()))
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A table on stdout; NO_COLOR and pipes are honoured."""
+    """A table on stdout; in a pipe a row a line, complete, tabs between the cells, and its title on stderr.
+
+    On a terminal it is as wide as that (COLUMNS, where it is set), or wider where an id would be cut or wrapped.
+    """
+    from fallow.showing.tables import narrowest, piped, shown
+
+    if not sys.stdout.isatty():
+        note(title)
+        sys.stdout.write(piped(columns, rows))
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(printable(cell, 200)) for cell in row))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    cells = [shown(columns, row) for row in rows]
+    for at, name in enumerate(columns):
+        whole = not any(" " in row[at].strip() for row in cells)
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=whole)
+    for row in cells:
+        grid.add_row(*map(Text, row))
+    width = max(shutil.get_terminal_size().columns, narrowest(columns, cells))
+    console = Console(file=sys.stdout, width=width, height=len(rows) + 2, highlight=False)
     console.print(grid)
 
 

@@ -23,13 +23,14 @@ def certificate(
 ) -> None:
     """Certify what became of every record of a decided plan: one file that fallow verify checks offline."""
     from fallow.cli.operators import read_key
+    from fallow.plans.storage import full_plan_id
     from fallow.usecases.certificate import certificate_csv, certificate_text, certify
 
     if as_csv and as_json:
         raise UsageError("--csv and --json are both given", hint="choose one")
     private = None if key is None else read_key(key)
     with open_store(store) as provider:
-        made = certify(provider, plan_id, now=wall_clock(), key=private)
+        made = certify(provider, full_plan_id(provider, plan_id), now=wall_clock(), key=private)
     text = certificate_csv(made) if as_csv else certificate_text(made)
     if out is None:
         sys.stdout.write(text)

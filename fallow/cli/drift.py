@@ -8,6 +8,7 @@ import typer
 
 from fallow.cli.app import Json, Store, emit, open_store, say, settings_variable, table
 from fallow.model.times import wall_clock
+from fallow.showing.tables import counted
 
 
 def drift(
@@ -34,5 +35,5 @@ def drift(
             (item.kind, item.key.memory_type if item.key else "", item.key.record_id if item.key else "", item.says)
             for item in report.findings
         ]
-        table(f"{len(rows)} findings", ("kind", "type", "record", "what"), rows)
+        table(counted(len(rows), "finding"), ("kind", "type", "record", "what"), rows)
     return 10 if detailed_exitcode and report.findings else 0

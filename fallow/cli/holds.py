@@ -25,6 +25,7 @@ from fallow.cli.app import (
 from fallow.model.arguments import instant_or_none, memory_types, typed_id
 from fallow.model.errors import UsageError
 from fallow.model.times import iso, wall_clock
+from fallow.showing.tables import counted
 
 
 class HoldAction(StrEnum):
@@ -111,4 +112,6 @@ def hold(
         )
         for item in holds
     ]
-    table(f"{len(rows)} holds", ("hold", "active", "keeps", "owner", "reason", "placed", "until", "released"), rows)
+    table(
+        counted(len(rows), "hold"), ("hold", "active", "keeps", "owner", "reason", "placed", "until", "released"), rows
+    )

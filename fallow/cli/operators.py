@@ -13,6 +13,7 @@ from fallow.cli.app import Json, emit, note, say, table
 from fallow.model.arguments import instant_or_none
 from fallow.model.errors import OperatorError, UsageError
 from fallow.model.times import iso, wall_clock
+from fallow.showing.tables import counted
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -124,7 +125,7 @@ def operator(
         )
         for item in operators
     ]
-    table(f"{len(rows)} keys", ("operator", "key", "added", "expires", "revoked"), rows)
+    table(counted(len(rows), "key"), ("operator", "key", "added", "expires", "revoked"), rows)
 
 
 def _keygen(key: Path | None, as_json: bool) -> None:

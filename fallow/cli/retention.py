@@ -27,7 +27,6 @@ from fallow.cli.app import (
     emit,
     note,
     open_store,
-    printable,
     say,
     scope_of,
     settings_of,
@@ -39,13 +38,14 @@ from fallow.model.arguments import instant, instant_or_none, record_ids
 from fallow.model.arguments import memory_type as checked_type
 from fallow.model.errors import UsageError
 from fallow.model.times import iso, wall_clock
+from fallow.showing.tables import counted, printable
 
 if TYPE_CHECKING:
     from fallow.plans.agents import AgentsPlan
     from fallow.plans.plan import RetentionPlan
     from fallow.port.protocol import Provider
 
-PlanId = Annotated[str, typer.Argument(help="forget-plan-…, as fallow plans lists it.")]
+PlanId = Annotated[str, typer.Argument(help="forget-plan-…, as fallow plans lists it; its first digits do.")]
 
 
 def retention_plan(
@@ -258,8 +258,11 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Record an approval; retention-apply or the waiting run then applies it."""
+    from fallow.plans.storage import full_plan_id
+
     now = wall_clock()
     with open_store(store) as provider:
+        plan_id = full_plan_id(provider, plan_id)
         if signature_only:
             token = _signed(provider, plan_id, "approved", approved_by, reason, leave_out, _needed(key), now)
             _print_signature(token, plan_id, as_json)
@@ -292,8 +295,11 @@ def reject(
     as_json: Json = False,
 ) -> None:
     """Record a rejection; nothing of the plan will be applied."""
+    from fallow.plans.storage import full_plan_id
+
     now = wall_clock()
     with open_store(store) as provider:
+        plan_id = full_plan_id(provider, plan_id)
         if signature_only:
             token = _signed(provider, plan_id, "rejected", approved_by, reason, None, _needed(key), now)
             _print_signature(token, plan_id, as_json)
@@ -319,10 +325,12 @@ def retention_apply(
 ) -> int:
     """Approve a plan and suppress exactly what it names, in one step."""
     from fallow.acting.apply import apply_plan
+    from fallow.plans.storage import full_plan_id
     from fallow.usecases.planner import settings_for
 
     now = wall_clock()
     with open_store(store) as provider:
+        plan_id = full_plan_id(provider, plan_id)
         _decide(provider, plan_id, "approved", approved_by, reason, leave_out, count, now, key, signature)
         settings = settings_for(provider, None, variable=settings_variable())
         report = apply_plan(
@@ -392,7 +400,9 @@ def plans(
     for other in theirs:
         at = "" if other.approved_at is None else iso(other.approved_at)
         rows.append((other.plan_id, f"applied by {APPLIED_BY}", str(len(other.keys)), str(other.agent_id), at, ""))
-    table(f"{len(rows)} plans", ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",))
+    table(
+        counted(len(rows), "plan"), ("plan", "state", "records", "scope", "as of", "expires"), rows, right=("records",)
+    )
 
 
 def show(
@@ -405,12 +415,12 @@ def show(
     from fallow.model.errors import PlanNotFoundError
     from fallow.plans.agents import agents_plans
     from fallow.plans.difference import since_last_plan
-    from fallow.plans.storage import load_plan, stored_plan
+    from fallow.plans.storage import full_plan_id, load_plan, stored_plan
     from fallow.showing.facts import difference_lines
 
     with open_store(store) as provider:
         try:
-            plan = load_plan(provider, plan_id)
+            plan = load_plan(provider, full_plan_id(provider, plan_id))
         except PlanNotFoundError:
             theirs = agents_plans(provider).get(plan_id)
             if theirs is None:
@@ -479,7 +489,7 @@ def suppressed(
         )
         for i in found
     ]
-    table(f"{len(found)} suppressed records", ("record", "type", "plan", "when", "why", "approver"), rows)
+    table(counted(len(found), "suppressed record"), ("record", "type", "plan", "when", "why", "approver"), rows)
 
 
 def _restored(document: Mapping[str, Any], as_json: bool) -> int:
@@ -535,17 +545,19 @@ def restore(
     """Restore a whole plan; what another plan suppressed since is left alone."""
     from fallow.acting.deciding import check_approver
     from fallow.acting.restore import plan_keys, restore_records
+    from fallow.plans.storage import full_plan_id
     from fallow.usecases.planner import settings_for
 
     with open_store(store) as provider:
         name, _ = check_approver(approved_by, settings_for(provider, None, variable=settings_variable()).approval)
+        plan_id = full_plan_id(provider, plan_id)
         report = restore_records(
             provider,
             plan_keys(provider, plan_id),
             approved_by=name,
             reason=reason,
             now=wall_clock(),
-            plan_id=plan_id.strip(),
+            plan_id=plan_id,
         )
     return _restored(report.to_json(), as_json)
 

@@ -19,6 +19,7 @@ from fallow.model.errors import (
     PlanAlteredError,
     PlanNotFoundError,
     PlanStateError,
+    UsageError,
 )
 from fallow.model.keys import Row
 from fallow.model.scope import Scope
@@ -103,6 +104,28 @@ def check_plan_id(plan_id: str) -> str:
             f"'{text[:60]}' is not a plan id", hint="it reads forget-plan- and 28 hex digits; fallow plans lists them"
         )
     return text
+
+
+def full_plan_id(provider: Provider, shortened: str) -> str:
+    """A plan's whole id, of which a person may have typed the beginning: four hex digits or more (SPEC §16).
+
+    Raises:
+        PlanNotFoundError: no plan here begins so.
+        UsageError: several do.
+    """
+    text = checked_text(shortened, "plan_id").strip()
+    digits = text.removeprefix(PLAN_ID_PREFIX)
+    if not 4 <= len(digits) < 28 or set(digits) - set("0123456789abcdef"):
+        return check_plan_id(text)
+    heads = (content_of(row) for row in provider.find(SHARED, HEAD + digits))
+    found = sorted({str(head["plan_id"]) for head in heads if head.get("plan_id")})
+    if not found:
+        raise PlanNotFoundError(f"no plan here begins with {text}", hint="fallow plans lists them")
+    if len(found) > 1:
+        raise UsageError(
+            f"{text} is the beginning of {len(found)} plans", hint=f"write more of it: {', '.join(found[:3])}"
+        )
+    return found[0]
 
 
 def store_plan(provider: Provider, plan: RetentionPlan) -> RetentionPlan:

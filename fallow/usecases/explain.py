@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -26,6 +26,9 @@ from fallow.port.journal import CHANGE_PREFIX, SHARED, content_of
 from fallow.port.protocol import Provider
 from fallow.port.reading import StoreView, read_agents, read_store
 from fallow.usecases.judging import judge_scope
+
+#: Fewer characters are no beginning of an id.
+_SHORTEST: Final = 4
 
 
 def days_until_eligible(
@@ -76,6 +79,7 @@ def explain_record(
         UsageError: records of two types have it.
     """
     view = read_store(provider)
+    record_id = _whole_id(view, record_id)
     kind, owner = _home(view, record_id, memory_type)
     if scope is None:
         scope = Scope(agent_id=owner) if owner else Scope(unowned=True)
@@ -116,6 +120,22 @@ def explain_record(
         "plans": _plans(provider, record_id, kind, as_of),
         "journal": _journal(provider, record_id, kind),
     }
+
+
+def _whole_id(view: StoreView, shortened: str) -> str:
+    """A record's whole id, of which a person may have typed the beginning: four characters or more (SPEC §16).
+
+    Raises:
+        UsageError: several records begin so.
+    """
+    names = [frame["record_id"] for frame in view.frames.values()]
+    if len(shortened) < _SHORTEST or any((column == shortened).any() for column in names):
+        return shortened
+    found = sorted({name for column in names for name in column.filter(column.str.starts_with(shortened)).head(4)})
+    if len(found) > 1:
+        several = ", ".join(found[:3])
+        raise UsageError(f"several records begin with '{shortened[:80]}'", hint=f"write more of it: {several}")
+    return found[0] if found else shortened
 
 
 def _home(view: StoreView, record_id: str, memory_type: str | None) -> tuple[str, str | None]:

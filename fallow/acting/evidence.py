@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from fallow.acting.holds import active_holds
-from fallow.judgement.citations import cited_ids
+from fallow.judgement.citations import cited_ids, superseded_ids
 from fallow.judgement.holds import held_ids
 from fallow.judgement.policy import Policy
 from fallow.judgement.verdicts import Evidence
@@ -43,5 +43,6 @@ def gather_evidence(
         held=held_ids(view.frames, active_holds(provider, as_of)),
         quarantined={} if contracts is None else contracts.quarantined,
         left_out=left_out,
+        superseded=superseded_ids(view.frames) if policy.retention.superseded == "first" else frozenset(),
         excluded_agents=excluded_agents,
     )

@@ -31,7 +31,7 @@ _POLICY: Final = (
     "store.naive_timezone",
 )
 #: Younger settings: they enter only where they differ from their default, so that older policies keep their ids.
-_YOUNGER: Final = ("store.earliest_time",)
+_YOUNGER: Final = ("store.earliest_time", "retention.superseded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,11 @@ def score(
     )
 
 
+def below_cut(min_retention: float) -> pl.Expr:
+    """Whether a record is worth less than the cut, or is outdated where the policy puts such records first."""
+    return (pl.col("retention") < min_retention) | ~pl.col("current")
+
+
 def keep_some(scored: pl.DataFrame, config: RetentionConfig) -> pl.DataFrame:
     """Protects the best of each conversation's eligible rows where too few of it would stay visible otherwise."""
     if not config.keep_per_conversation:
@@ -102,11 +107,11 @@ def keep_some(scored: pl.DataFrame, config: RetentionConfig) -> pl.DataFrame:
     eligible = (
         pl.col("protection").is_null()
         & (pl.col("age") >= round(config.grace_days * MICROSECONDS_PER_DAY))
-        & (pl.col("retention") < config.min_retention)
+        & below_cut(config.min_retention)
     )
     going = eligible.cast(pl.Int64).cum_sum().over(_CONVERSATION_KEY)
     kept = eligible & (going > visible - config.keep_per_conversation)
-    return scored.sort("retention", "created_at", "record_id").with_columns(
+    return scored.sort("current", "retention", "created_at", "record_id").with_columns(
         pl.when(kept).then(pl.lit("conversation_minimum")).otherwise(pl.col("protection")).alias("protection")
     )
 

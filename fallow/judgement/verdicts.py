@@ -16,7 +16,7 @@ import polars as pl
 
 from fallow.judgement.policy import Policy
 from fallow.judgement.protection import COLUMNS, protection
-from fallow.judgement.score import CONVERSATION, in_scope, keep_some, score
+from fallow.judgement.score import CONVERSATION, below_cut, in_scope, keep_some, score
 from fallow.model.record import Record, frame_of
 from fallow.model.scope import Scope
 from fallow.model.times import MICROSECONDS_PER_DAY
@@ -31,7 +31,7 @@ VERDICTS: Final = ("protected", "too_young", "above_cut", "planned", "deferred",
 #: The verdicts of eligible records.
 ELIGIBLE: Final = ("planned", "deferred", "over_risk")
 #: The order of a plan (SPEC §6.5).
-ORDER: Final = ("retention", "created_at", "record_id", "memory_type")
+ORDER: Final = ("current", "retention", "created_at", "record_id", "memory_type")
 
 _MICROSECONDS_PER_SECOND: Final = 1_000_000
 
@@ -48,6 +48,7 @@ class Evidence:
         cited: ids that a readable, unsuppressed record cites.
         held, quarantined, left_out: by memory type, ids under a hold, ids that break a contract's must, ids that an
             approver left out a short while ago.
+        superseded: ids that visible records supersede, where the policy puts those first.
         excluded_agents: agents whose records a whole-store plan leaves out.
     """
 
@@ -55,6 +56,7 @@ class Evidence:
     held: Mapping[str, Collection[str]] = field(default_factory=dict)
     quarantined: Mapping[str, Collection[str]] = field(default_factory=dict)
     left_out: Mapping[str, Collection[str]] = field(default_factory=dict)
+    superseded: Collection[str] = frozenset()
     excluded_agents: tuple[str, ...] = ()
 
     def protecting(self, policy: Policy, memory_type: str, as_of: int) -> pl.Expr:
@@ -129,6 +131,7 @@ def scored(
         frames: by memory type, records as :class:`fallow.port.reading.StoreView` has them.
         scales: by memory type, another count than the set's highest to measure usage by.
     """
+    current = (~pl.col("record_id").is_in(list(evidence.superseded))).alias("current")
     pieces = [
         score(
             plausible(frames[name].filter(in_scope(scope, evidence.excluded_agents)), policy, as_of),
@@ -137,7 +140,7 @@ def scored(
             policy.default_importance,
             policy.retention.effective_weights,
             (scales or {}).get(name),
-        ).with_columns(evidence.protecting(policy, name, as_of), pl.lit(name).alias("memory_type"))
+        ).with_columns(evidence.protecting(policy, name, as_of), pl.lit(name).alias("memory_type"), current)
         for name in policy.retention.memory_types
     ]
     return pl.concat(pieces)
@@ -163,11 +166,11 @@ def verdicts(records: pl.DataFrame, policy: Policy, within: int | None = None) -
         .then(pl.lit("protected"))
         .when(pl.col("age") < grace)
         .then(pl.lit("too_young"))
-        .when(pl.col("retention") >= config.min_retention)
+        .when(~below_cut(config.min_retention))
         .then(pl.lit("above_cut"))
         .otherwise(pl.lit("planned"))
     )
-    low = (pl.col("age").is_null() | (pl.col("age") >= grace)) & (pl.col("retention") < config.min_retention)
+    low = (pl.col("age").is_null() | (pl.col("age") >= grace)) & below_cut(config.min_retention)
     found = records.with_columns(free.alias("verdict"), low.alias("low")).with_row_index("_row")
     order = found.filter(pl.col("verdict") == "planned").sort(ORDER).get_column("_row").to_numpy()
     rank = np.zeros(len(found), dtype=np.int64)

@@ -94,11 +94,18 @@ def formula_words(parts: Mapping[str, float], policy: Policy) -> str:
     return f"retention {parts['retention']:.3f} = ({terms}) / {total:g}, cut {config.min_retention:g}"
 
 
-def retention_reason(entry: Mapping[str, Any], min_retention: float) -> str:
-    """Why a record is proposed, in words (SPEC §6.6)."""
+def retention_reason(entry: Mapping[str, Any], min_retention: float, *, superseded: bool = False) -> str:
+    """Why a record is proposed, in words (SPEC §6.6); ``superseded``: a newer one takes its place (SPEC §6.3)."""
     recalled = entry["access_count"]
     times = "never recalled" if recalled == 0 else ("recalled once" if recalled == 1 else f"recalled {recalled} times")
+    why = f"is below {min_retention:g}"
+    if superseded:
+        why = (
+            f"{why}, and a newer record supersedes it"
+            if entry["retention"] < min_retention
+            else "does not matter, a newer record supersedes it"
+        )
     return (
-        f"retention {entry['retention']:.3f} is below {min_retention:g}: importance {entry['importance']:.2f}, "
+        f"retention {entry['retention']:.3f} {why}: importance {entry['importance']:.2f}, "
         f"{times}, recency {entry['recency']:.3f}, {entry['age_days']:.0f} days old"
     )

@@ -41,6 +41,8 @@ class RetentionConfig:
         stale_share: when more than this share of the approved records has changed, nothing is applied.
         covered_rows: ``protect`` (a reflection's citation protects its rows, as any citation does) or
             ``release`` (what only live reflections cite may be suppressed).
+        superseded: ``protect`` (a successor's citation protects what it supersedes), ``allow`` (it protects nothing),
+            or ``first`` (what a visible record supersedes is eligible after grace_days, and stands first).
         keep_per_conversation: at least this many records of every conversation stay visible.
         weights: what importance, usage and recency weigh in the mean, in this order; at least 0, not all 0.
         formula: ``mean`` (SPEC §6.2), or ``importance_first``: retention is the importance alone, and a record
@@ -65,6 +67,7 @@ class RetentionConfig:
     expiry_hours: float = 72.0
     stale_share: float = 0.9
     covered_rows: str = "protect"
+    superseded: str = "protect"
     keep_per_conversation: int = 0
     blast_radius_each: float = 1.0
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
@@ -401,6 +404,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "FALLOW_RETENTION_COVERED_ROWS",
         ("retention", "covered_rows"),
         "release: rows that only a live reflection cites may be suppressed",
+    ),
+    "retention.superseded": Setting(
+        _choice("protect", "allow", "first"),
+        "protect",
+        "FALLOW_RETENTION_SUPERSEDED",
+        ("retention", "superseded"),
+        "allow: a supersedes field protects nothing; first: what is superseded stands first in a plan",
     ),
     "retention.weights": Setting(
         _weights,

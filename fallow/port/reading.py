@@ -93,12 +93,23 @@ def view_of(types: Mapping[str, tuple[pl.DataFrame, Sequence[Unreadable]]], *, d
     return StoreView(frames, citations_of(frames), unreadable)
 
 
-def citations_of(frames: Mapping[str, pl.DataFrame], without: Collection[str] = ()) -> pl.Series:
+def citations_of(
+    frames: Mapping[str, pl.DataFrame], without: Collection[str] = (), *, superseding: bool = True
+) -> pl.Series:
+    """Every id that a readable, unsuppressed record cites.
+
+    Args:
+        without: summaries whose citations do not count.
+        superseding: whether naming a record as superseded counts as citing it.
+    """
     silent = pl.col("record_id").is_in(list(without)) if without else pl.lit(False)
+    cites = pl.col("citations")
+    if not superseding:
+        cites = cites.list.set_difference(pl.col("supersedes").fill_null([]))
     cited = pl.concat(
         (frame.lazy().filter(~silent) if name == "summaries" else frame.lazy())
         .filter(pl.col("retention_state") != "suppressed", pl.col("citations").list.len() > 0)
-        .select(pl.col("citations").explode())
+        .select(cites.explode())
         for name, frame in frames.items()
     )
     return cited.unique().drop_nulls().collect().get_column("citations")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from fallow.judgement.citations import superseded_ids
 from fallow.judgement.nearest import names_without_records
 from fallow.judgement.policy import AgentPolicies, Policy, policy_of
 from fallow.judgement.score import in_scope
@@ -114,7 +115,9 @@ def _numbers(found: Judgement, view: StoreView, as_of: int, planned: int, change
         breaches.add(item.reason.partition(":")[0].replace(" ", "_"), item.key.record_id)
     held = judged.filter(pl.col("low"), pl.col("verdict") == "protected").group_by("reason").len()
     verdicts = dict(judged.group_by("verdict").len().iter_rows())
-    visible = judged.filter(pl.col("retention_state") != "suppressed").get_column("retention").to_numpy()
+    seen = judged.filter(pl.col("retention_state") != "suppressed")
+    visible = seen.get_column("retention").to_numpy()
+    superseded = int(seen.get_column("record_id").is_in(list(superseded_ids(view.frames))).sum())
     bins = np.minimum((visible * DISTRIBUTION_BINS).astype(np.int64), DISTRIBUTION_BINS - 1)
     return {
         "counts": {
@@ -124,6 +127,7 @@ def _numbers(found: Judgement, view: StoreView, as_of: int, planned: int, change
             "deferred": verdicts.get("deferred", 0),
             **({} if found.limit is None else {"over_risk": verdicts.get("over_risk", 0)}),
             "changed_while_planning": changed,
+            "superseded": superseded,
             "protected": {**dict(sorted(held.iter_rows())), "unreadable": len(unreadable)},
             "breaches": dict(sorted(breaches.counts.items())),
         },
@@ -214,7 +218,7 @@ def _entries(provider: Provider, chosen: pl.DataFrame, policy: Policy) -> tuple[
         entries.append(
             PlanEntry(
                 **entry,
-                reason=retention_reason(entry, policy.retention.min_retention),
+                reason=retention_reason(entry, policy.retention.min_retention, superseded=not item["current"]),
                 fingerprint=fingerprint(parts),
                 basis=parts,
             )

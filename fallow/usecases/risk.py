@@ -16,7 +16,7 @@ import polars as pl
 
 from fallow.acting.configured_files import lines_of_questions
 from fallow.judgement.risk import Promise, answers, distinct, first_losses, p_value, promise
-from fallow.judgement.score import THRESHOLDS
+from fallow.judgement.score import THRESHOLDS, below_cut
 from fallow.model.canonical import DECIMALS
 from fallow.model.keys import RecordKey
 from fallow.model.scope import Scope
@@ -221,8 +221,7 @@ def order_of(frame: pl.DataFrame) -> list[RecordKey]:
 
 def thresholds_of(ordered: pl.DataFrame) -> dict[float, int]:
     """By threshold of the forecast's grid, how many of these records are below it."""
-    retention = ordered.get_column("retention")
-    return {threshold: int((retention < threshold).sum()) for threshold in THRESHOLDS}
+    return {threshold: ordered.filter(below_cut(threshold)).height for threshold in THRESHOLDS}
 
 
 def budget(

@@ -124,6 +124,28 @@ def test_recalls_left_at_the_end_are_written_and_a_lost_database_holds_nobody_up
             assert store.get(MINE, "a") is not None
 
 
+def test_the_inner_stores_expiry_holds_through_the_wrapper(agent: World) -> None:
+    with agent.langgraph(ttl={"default_ttl": 60, "refresh_on_read": False}) as inner:
+        with GovernedStore(inner, agent.uri) as store:
+            store.put(MINE, "a", {"content": "tea"})
+            store.put(MINE, "b", {"content": "tea"}, ttl=None)
+            before = agent.bytes()
+            store.get(MINE, "a")
+            store.search(MINE)
+        assert agent.bytes() == before, "reading refreshes nothing where the store says so"
+    assert agent.run("select key, ttl_minutes from store order by key") == [("a", 60), ("b", None)]
+
+
+def test_a_search_refreshes_the_expiry_of_what_it_gives_alone(agent: World) -> None:
+    with agent.langgraph(ttl={"default_ttl": 60}) as inner, GovernedStore(inner, agent.uri) as store:
+        for key in "abc":
+            store.put(MINE, key, {"content": "tea"})
+        agent.run("update store set expires_at = now() + interval '1 minute'")
+        [given] = store.search(MINE, limit=1)
+        late = "expires_at > now() + interval '30 minutes'"
+        assert agent.run(f"select key from store where {late}") == [(given.key,)]
+
+
 def test_an_address_without_a_store_is_refused_at_once(server: PostgreSQL, agent: World) -> None:
     with server.database("empty_one") as name, agent.langgraph() as inner, pytest.raises(StoreNotFoundError):
         GovernedStore(inner, server.uri(name))

@@ -59,6 +59,7 @@ class GovernedStore(BaseStore):
     ) -> None:
         self.store = store
         self.supports_ttl = store.supports_ttl
+        self.ttl_config = store.ttl_config
         self.scoring = scoring if scoring is not None else RetrievalScoring()
         self._widen, self._most = max(1, widen), most
         self._reader = LangGraphProvider.from_uri(uri, {})
@@ -69,15 +70,23 @@ class GovernedStore(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """As the inner store answers, its searches ranked, what is given counted."""
         asked = list(ops)
-        return self._given(asked, self.store.batch([self._wider(op) for op in asked]))
+        given = self._given(asked, self.store.batch([self._wider(op) for op in asked]))
+        refreshed = self._refreshes(asked, given)
+        if refreshed:
+            self.store.batch(refreshed)
+        return given
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """The same; the ranking's one look-up is made in another thread."""
         asked = list(ops)
         found = await self.store.abatch([self._wider(op) for op in asked])
-        if any(isinstance(op, SearchOp) for op in asked):
-            return await asyncio.to_thread(self._given, asked, found)
-        return self._given(asked, found)
+        if not any(isinstance(op, SearchOp) for op in asked):
+            return self._given(asked, found)
+        given = await asyncio.to_thread(self._given, asked, found)
+        refreshed = self._refreshes(asked, given)
+        if refreshed:
+            await self.store.abatch(refreshed)
+        return given
 
     def flush(self) -> None:
         """Returns when every recall so far is in the store, or was given up for a fault that is logged."""
@@ -110,7 +119,21 @@ class GovernedStore(BaseStore):
         if not isinstance(op, SearchOp):
             return op
         wanted = op.limit + op.offset
-        return op._replace(limit=max(wanted, min(wanted * self._widen, self._most)), offset=0)
+        refresh = op.refresh_ttl and self.store.ttl_config is None
+        limit = max(wanted, min(wanted * self._widen, self._most))
+        return op._replace(limit=limit, offset=0, refresh_ttl=refresh)
+
+    def _refreshes(self, ops: Sequence[Op], results: Sequence[Result]) -> list[GetOp]:
+        """Where the store has expiries: those of what was given are refreshed, not of what was only looked at."""
+        if self.store.ttl_config is None:
+            return []
+        return [
+            GetOp(item.namespace, item.key, True)
+            for op, result in zip(ops, results, strict=True)
+            if isinstance(op, SearchOp) and op.refresh_ttl and isinstance(result, list)
+            for item in result
+            if isinstance(item, SearchItem)
+        ]
 
     def _given(self, ops: Sequence[Op], results: Sequence[Result]) -> list[Result]:
         answer: list[Result] = []

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
-from fallow.model.keys import RecordKey, Row
-from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, frame_of, is_unicode, read_record
+from fallow.model.keys import RecordKey, Row, is_unicode
+from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, frame_of, read_record
 from fallow.model.times import zone
 from fallow.port.protocol import Batch, Outcome, Patch, Unreadable
 from psycopg import sql as compose

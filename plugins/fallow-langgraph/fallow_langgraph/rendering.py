@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fallow.model.keys import RecordKey, Row
-from fallow.model.record import CITING_FIELDS, canonical_id, display_text, is_unicode
+from fallow.model.keys import RecordKey, Row, canonical_id, is_unicode
+from fallow.model.record import CITING_FIELDS, display_text
 from fallow.model.times import from_microseconds
 from fallow.port.protocol import Unreadable
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import psycopg
 from fallow.model.errors import StoreUnwritableError
-from fallow.model.keys import Row
-from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES, is_unicode
+from fallow.model.keys import Row, is_unicode
+from fallow.model.record import PRIMARY_TYPES, TYPE_ALIASES
 from fallow.model.times import iso, to_microseconds
 from fallow.port.protocol import Provider
 from fallow.providers.conformance.kit import Fault, Gap, NotHeldError

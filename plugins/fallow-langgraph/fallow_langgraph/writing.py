@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
-from fallow.model.keys import MISSING, RecordKey, Row
-from fallow.model.record import PRIMARY_TYPES, canonical_id, is_unicode, read_record
+from fallow.model.keys import MISSING, RecordKey, Row, canonical_id, is_unicode
+from fallow.model.record import PRIMARY_TYPES, read_record
 from fallow.model.times import from_microseconds, parse_time
 from fallow.port.protocol import Outcome, Patch, Unreadable
 

@@ -39,6 +39,7 @@ class Asked:
     turns: int
     place: Array
     first: Array
+    answered: list[Array]
     evidence: list[Array]
     sessions: list[set[str]]
     order_of_sessions: list[str]
@@ -68,14 +69,14 @@ def conversations(folder: Path, name: str) -> list[Asked]:
             np.array([at[item] for item in items if item in at], dtype=np.int64) for items in asked["evidence_ids"]
         ]
         users = np.flatnonzero((turns["role"] == "user").to_numpy())
+        answered = answers(asked["embedding"].to_numpy().astype(np.float32), vectors, drop=DROP)
         found.append(
             Asked(
                 name=str(memory_id),
                 turns=len(ids),
                 place=place,
-                first=first_losses(
-                    answers(asked["embedding"].to_numpy().astype(np.float32), vectors, drop=DROP), place
-                ),
+                first=first_losses(answered, place),
+                answered=answered,
                 evidence=evidence,
                 sessions=[{threads[index] for index in part.tolist()} for part in evidence],
                 order_of_sessions=list(dict.fromkeys(threads)),
@@ -163,6 +164,36 @@ def users_turns(asked: Asked, share: float) -> dict[str, Any]:
     }
 
 
+def preview(found: list[Asked], order: str, seeds: int = 5) -> list[dict[str, Any]]:
+    """The preview's "this question loses its answer" against gold: all of its evidence hidden."""
+    rows = []
+    for share in (0.10, 0.25, 0.50):
+        said, gold = [], []
+        for asked in found:
+            for seed in range(1 if order == "importance" else seeds):
+                mixed = np.random.default_rng(seed).permutation(asked.turns)
+                place = asked.place if order == "importance" else mixed
+                hidden = round(share * asked.turns)
+                lost = first_losses(asked.answered, place) <= hidden
+                for index, turns in enumerate(asked.evidence):
+                    if len(turns):
+                        said.append(bool(lost[index]))
+                        gold.append(bool((place[turns] < hidden).all()))
+        right = int(np.sum(np.array(said) & np.array(gold)))
+        rows.append(
+            {
+                "order": order,
+                "hidden": share,
+                "questions": len(gold),
+                "said": sum(said),
+                "lost": sum(gold),
+                "precision": right / max(1, sum(said)),
+                "recall": right / max(1, sum(gold)),
+            }
+        )
+    return rows
+
+
 def speed(records: int = 100_000, numbers: int = 384, probes: int = 200) -> dict[str, Any]:
     """CPU seconds of one budget over random vectors."""
     rng = np.random.default_rng(1)
@@ -182,6 +213,7 @@ def measure(folder: Path, name: str, splits: int) -> dict[str, list[dict[str, An
         "ten probes": [random_splits(asked, share, splits, 10) for share in SHARES for asked in found],
         "a few sessions only": [few_sessions(asked, share) for share in SHARES for asked in found],
         "users' turns": [users_turns(asked, share) for share in SHARES for asked in found],
+        "the preview's lost answers": [row for order in ("random", "importance") for row in preview(found, order)],
     }
 
 
@@ -195,7 +227,9 @@ def main() -> None:
     with pl.Config(tbl_rows=60, tbl_cols=20, tbl_width_chars=160, tbl_hide_dataframe_shape=True, float_precision=3):
         for label, rows in results.items():
             frame = pl.DataFrame(rows, infer_schema_length=None)
-            print(label, frame, frame.group_by("share", maintain_order=True).agg(pl.col(pl.Float64).mean()), sep="\n")
+            print(label, frame, sep="\n")
+            if "share" in frame.columns:
+                print(frame.group_by("share", maintain_order=True).agg(pl.col(pl.Float64).mean()))
     pace = speed()
     print(json.dumps(pace))
     if options.json:

@@ -49,7 +49,7 @@ def test_an_empty_store_has_nothing_ahead(tmp_path: Path, capsys: pytest.Capture
     assert document["scanned"] == 0
     assert {number for row in document["eligible"] for number in row["records"]} == {0}
     assert run(["forecast", "--store", str(tmp_path / "s")]) == 0
-    assert "Eligible of 0 records" in capsys.readouterr().out
+    assert "Eligible of 0 records" in capsys.readouterr().err
 
 
 def test_another_policy_from_a_file_and_the_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,7 @@ def test_forecast_explain_and_command_show_the_budget_6_11(
     assert shares[0.1] == len(plan.entries)
     assert [shares[share] for share in sorted(shares)] == sorted(shares.values())
     assert run(["forecast", *at]) == 0
-    assert "within a risk budget" in capsys.readouterr().out
+    assert "within a risk budget" in capsys.readouterr().err
     verdicts = {}
     for name in ("i00", "a59"):
         assert run(["explain", name, *at, "--json"]) == 0

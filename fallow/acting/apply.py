@@ -270,13 +270,14 @@ def apply_plan(
         ContractBreachError: the store as a whole breaks its contract; nothing was written.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`, :func:`check_same_store`.
         PlanExpiredError: it expired undecided.
-        PlanStateError: nobody approved it, or it was rejected or superseded.
+        PlanStateError: nobody approved it, it was rejected or superseded, or its time is not here yet.
         SignatureRefusedError: its approval's signature does not hold, or is missing where it must not be.
         StoppedError: the stop switch is on. What was written is journalled; applying again goes on.
     """
     now = instant(now)
     plan = load_plan(provider, plan_id)
     check_same_store(provider, plan)
+    plan.check_time(now)
     stored = stored_plan(provider, plan.plan_id, now)
     decision = stored.decision
     if stored.state == "expired":

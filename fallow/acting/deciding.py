@@ -124,7 +124,7 @@ def decide(
         ApprovalRefusedError: approver, count or leave-outs do not fit.
         SignatureRefusedError: the signature does not hold, or is missing where approvals must be signed.
         PlanExpiredError: the plan's time has passed.
-        PlanStateError: it is superseded, or decided otherwise.
+        PlanStateError: it is superseded, or decided otherwise, or a what-if whose time is not here yet.
         PlanNotFoundError, PlanAlteredError, OtherStoreError: as :func:`load_plan`.
     """
     now, count = instant(now), count_or_none(count, "count")
@@ -148,6 +148,7 @@ def decide(
     else:
         signature = None
     if verdict == "approved":
+        plan.check_time(now)
         _check_count(plan, count)
         if signature is None and approval.require_signed:
             raise refused(

@@ -112,9 +112,12 @@ def retention_plan(
 def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
     """A plan for people: one sentence, the numbers, what is protected, the lowest records."""
     from fallow.judgement.policy import policy_advice
+    from fallow.judgement.words import called, notices, scale_words
     from fallow.showing.risk import risk_lines
 
     counts = plan.counts
+    for line in notices(plan.document):
+        say(line)
     say(f"{plan.plan_id}")
     say(
         f"{plan.scope.label} as of {plan.document['as_of']}: "
@@ -125,9 +128,11 @@ def show_plan(plan: RetentionPlan, rows: int = 10) -> None:
         + (f", changed while planning {counts['changed_while_planning']}" if counts["changed_while_planning"] else "")
     )
     held = {reason: number for reason, number in counts["protected"].items() if number}
-    say("protected: " + (", ".join(f"{reason} {number}" for reason, number in held.items()) or "none"))
+    say("protected: " + (", ".join(f"{called(reason)} {number}" for reason, number in held.items()) or "none"))
     if counts["breaches"]:
         say("breaches: " + ", ".join(f"{name} {number}" for name, number in counts["breaches"].items()))
+    for line in scale_words(plan.document):
+        say(line)
     if "risk" in plan.document:
         for line in risk_lines(plan.document["risk"], counts["over_risk"]):
             say(line)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fallow.judgement.policy import Policy
+from fallow.model.times import FUTURE_TOLERANCE, MICROSECONDS_PER_DAY, MICROSECONDS_PER_HOUR, iso, parse_time
 
 #: Why a record stays all the same, for people who have never read a specification (SPEC §6.3).
 MEANINGS: Final[Mapping[str, str]] = {
@@ -72,6 +73,52 @@ def verdict_words(
 
 def _within(share: float) -> str:
     return f"eligible, within the risk budget of {share:g}"
+
+
+#: What the parts of a scope are called.
+_PARTS: Final[Mapping[str, str]] = {
+    "agent_id": "agent",
+    "memory_id": "memory",
+    "user_id": "user",
+    "thread_id": "thread",
+}
+
+
+def _far(microseconds: int) -> str:
+    days = microseconds / MICROSECONDS_PER_DAY
+    if days >= 730:
+        return f"{days / 365.25:.0f} years"
+    return f"{days:.0f} days" if days >= 2 else f"{microseconds / MICROSECONDS_PER_HOUR:.1f} hours"
+
+
+def notices(document: Mapping[str, Any]) -> list[str]:
+    """What stands before everything else wherever a plan is shown (SPEC §6.7, §6.10): mostly nothing.
+
+    Args:
+        document: the plan's; a plan from before such a notice has none.
+    """
+    said: list[str] = []
+    as_of, planned_at = parse_time(document["as_of"]) or 0, parse_time(document["planned_at"]) or 0
+    if as_of > planned_at + FUTURE_TOLERANCE:
+        said.append(
+            f"What if: this plan lies {_far(as_of - planned_at)} ahead. It is not published, approved or applied "
+            f"before {iso(as_of)}."
+        )
+    for name in document["agents"].get("switched_off", ()):
+        said.append(f"Retention is switched off for agent {name}: this plan was made by its name.")
+    for item in document.get("names_without_records", ()):
+        nearest = f"; the nearest: {', '.join(item['nearest'])}" if item["nearest"] else ""
+        said.append(f"No record of the store has {_PARTS[item['field']]} {item['value']}{nearest}.")
+    return said
+
+
+def scale_words(document: Mapping[str, Any]) -> list[str]:
+    """For each set, whose count gives the scale of usage, and how many records are eligible through it (SPEC §1.2)."""
+    return [
+        f"usage in {name} is measured by {item['record_id']}, recalled {item['access_count']} times "
+        f"(the next {item['second']}): {item['eligible_through_it']} more eligible through it"
+        for name, item in document.get("usage_scales", {}).items()
+    ]
 
 
 def formula_words(parts: Mapping[str, float], policy: Policy) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from fallow.model.canonical import canonical_json, sha256
-from fallow.model.errors import PlanAlteredError
+from fallow.model.errors import PlanAlteredError, PlanStateError
 from fallow.model.keys import RecordKey
 from fallow.model.scope import Scope
-from fallow.model.times import parse_time
+from fallow.model.times import FUTURE_TOLERANCE, parse_time
 
 SCHEMA_VERSION: Final = 1
 PLAN_ID_PREFIX: Final = "forget-plan-"
@@ -130,6 +130,28 @@ class RetentionPlan:
         document["text_sha256"] = text_sha256_of(document)
         document["document_sha256"] = document_sha256_of(document)
         return cls(document, entries)
+
+    def seen_again(self, stored: Self) -> Self:
+        """This plan beside the one of its id that was stored before: who asked and when stay, the numbers are today's.
+
+        Where nothing else has changed it is the stored one, down to the byte.
+        """
+        first = {name: stored.document[name] for name in ("requested_by", "planned_at", "expires_at")}
+        again = self.seal({**self.document, **first}, self.entries)
+        return stored if again.document_sha256 == stored.document_sha256 else again
+
+    def check_time(self, now: int) -> None:
+        """Nothing is decided about a what-if before its time (SPEC §6.7).
+
+        Raises:
+            PlanStateError: the plan's as_of lies more than five minutes ahead of ``now``.
+        """
+        if self.as_of > now + FUTURE_TOLERANCE:
+            raise PlanStateError(
+                f"{self.plan_id} is a what-if: it is not published, approved or applied before its time, "
+                f"{self.document['as_of']}",
+                hint="plan again as of now; nothing was written",
+            )
 
     @property
     def plan_id(self) -> str:

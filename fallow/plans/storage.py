@@ -423,8 +423,9 @@ def publish(
     opens it again.
 
     Raises:
-        PlanStateError: the plan was rejected, superseded or has been applied.
+        PlanStateError: the plan was rejected, superseded or has been applied, or its time is not here yet.
     """
+    plan.check_time(now)
     mine = stored_plan(provider, plan.plan_id, now)
     if mine.state == "open":
         insert_again(provider, _openings(provider, mine.plan_id))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fallow.judgement.policy import policy_advice
-from fallow.judgement.words import MEANINGS, called
+from fallow.judgement.words import MEANINGS, called, notices, scale_words
 from fallow.model.keys import RecordKey
 from fallow.plans.plan import PlanEntry, RetentionPlan
 from fallow.showing.facts import NEAR, asked, at_stake, counted, since_last, visible, whose
@@ -59,7 +59,8 @@ def form_text(lying: Desk, page: str = "") -> str:
     stands in the fields.
     """
     link = f"[The page]({page})" if page else "The page"
-    return (
+    first = "".join(f"**{escaped(line)}** " for line in notices(lying.plan.document))
+    return first + (
         f"Plan `{lying.plan.plan_id}`, until {until(lying.stored.expires_at)}. "
         f"{link} has the rows, what changed and the settings."
     )
@@ -77,6 +78,7 @@ def plan_page(lying: Desk, picture: str = "", file: str = "", links: Mapping[str
     plan, number = lying.plan, len(lying.plan.entries)
     parts = [
         f"# {escaped(whose(plan.scope))}: hide {number:,} of {counted(visible(plan), 'record')}?",
+        *(f"**{escaped(line)}**" for line in notices(plan.document)),
         sentence(plan),
         (
             f"To answer: Resume, on the page of the run that waits; or `fallow review {plan.plan_id}`. To approve, "
@@ -255,6 +257,7 @@ def _sureness(plan: RetentionPlan) -> list[str]:
             f"recalled falls below the cut when its importance is under **{coverage['effective_importance_cut']:.2f}**."
         ),
     ]
+    said += [f"- {escaped(line)}." for line in scale_words(plan.document)]
     advice = policy_advice(coverage["rated"], plan.policy("formula", "mean"), plan.policy("weights", (1, 1, 1)))
     said += [f"- {escaped(advice)}."] if advice else []
     contracts = plan.document.get("contracts")

@@ -75,10 +75,12 @@ def plan_scope(
 ) -> RetentionPlan:
     """Plans a scope and stores the plan (SPEC §6): the one way for library, command line and flows.
 
+    A plan id that is stored already keeps its first document; what comes back shows the numbers of now.
+
     Args:
         opt_outs: a whole-store plan leaves out agents that switched retention off.
         view: a store already read, when several scopes are planned in one night.
-        contracts: what data contracts found in ``view``.
+        contracts: what data contracts found in ``view``; None: the installed ones are asked.
         keep_empty: also store a plan without a record; a schedule over many scopes does not.
 
     Raises:
@@ -103,7 +105,7 @@ def plan_scope(
         return plan
     stored = store_plan(provider, plan)
     reopen(provider, stored.plan_id, now=now, expiry_hours=settings.retention.expiry_hours, requested_by=requested_by)
-    return stored
+    return plan.seen_again(stored)
 
 
 def opted_out(provider: Provider, scope: Scope) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ _FRAMES: Final[Mapping[str, str]] = {
 
 def refused(argument: str, value: Any, wanted: str, hint: str = "") -> UsageError:
     """The error that says which argument was refused, what came and what is wanted."""
-    return UsageError(f"{argument} must be {wanted}, not {_came(value)}", hint=hint)
+    return UsageError(f"{argument} must be {wanted}, not {_came(value)}", hint=hint or "nothing was written")
 
 
 def _came(value: Any) -> str:

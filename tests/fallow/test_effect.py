@@ -152,7 +152,10 @@ def test_the_command_names_the_only_answer(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_plans_page_says_what_retrieval_loses_7_1(tmp_path: Path) -> None:
-    pages = pytest.importorskip("fallow.tasks.pages")
+    from fallow.plans.storage import stored_plan
+    from fallow.showing.plan_page import plan_page
+    from fallow.usecases.desk import Desk
+
     rows = [
         record("question", days=1, importance=0.9, embedding=near(axis(0), 1)),
         record("answer", days=90, role="assistant", embedding=near(axis(0), 2)),
@@ -161,7 +164,10 @@ def test_the_plans_page_says_what_retrieval_loses_7_1(tmp_path: Path) -> None:
     with store(tmp_path / "s", *rows) as provider:
         plan = planned(provider)
         effect = preview(provider, plan).to_json()
-    page = pages.plan_page(plan, None, plan.expires_at, b"", "", effect=effect)
+        stored = stored_plan(provider, plan.plan_id, plan.expires_at)
+    page = plan_page(Desk(plan=plan, stored=stored, difference=None, effect=effect, texts=None))
     assert "1 lose their answer" in page
     assert "only answer of" in page
-    assert "What retrieval loses" not in pages.plan_page(plan, None, plan.expires_at, b"", "")
+    assert "lose their answer" not in plan_page(
+        Desk(plan=plan, stored=stored, difference=None, effect=None, texts=None)
+    )

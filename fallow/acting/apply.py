@@ -122,7 +122,7 @@ class _Suppression:
     ) -> dict[RecordKey, str | None]:
         """For each record why it is not to be written now, or None where it is (SPEC §8.1)."""
         found: dict[RecordKey, str | None] = {}
-        records: dict[RecordKey, Record] = {}
+        read: dict[RecordKey, tuple[Row, Record]] = {}
         for key in keys:
             row = rows.get(key)
             if row is None:
@@ -130,12 +130,10 @@ class _Suppression:
             elif isinstance(row, Unreadable):
                 found[key] = "unreadable"
             else:
-                records[key] = read_record(row, key.memory_type, key.record_id)
+                read[key] = row, read_record(row, key.memory_type, key.record_id)
                 found[key] = None
-        protected = protections(records.values(), self.policy, self.evidence, as_of=self.now)
-        for (key, record), reason in zip(records.items(), protected, strict=True):
-            row = rows[key]
-            assert isinstance(row, dict)
+        protected = protections([record for _, record in read.values()], self.policy, self.evidence, as_of=self.now)
+        for (key, (row, record)), reason in zip(read.items(), protected, strict=True):
             found[key] = self._verdict(key, row, record, reason)
         return found
 

@@ -105,15 +105,15 @@ def _inputs(rows: Rows, centre: Numbers, spread: Numbers, middle: Numbers, scale
 def _choose(kernel: Numbers, line: Numbers, ratings: Numbers) -> tuple[Numbers, Numbers]:
     """The line's coefficients and the dual weights of the rest, at the penalty that leaving one out chooses."""
     count = len(ratings)
-    best: tuple[Numbers, Numbers, Numbers] | None = None
+    least = np.full(count, np.inf)
+    coefficients, weights = np.zeros(line.shape[1]), np.zeros(count)
     for penalty in _PENALTIES:
         inverse = np.linalg.inv(kernel / penalty + np.eye(count))
         base = np.linalg.lstsq(line.T @ inverse @ line, line.T @ inverse, rcond=None)[0]
         rest = inverse - inverse @ line @ base
         residuals = rest @ ratings
         errors = np.square(residuals / np.maximum(np.diag(rest), 1e-9))
-        gain = None if best is None else best[0] - errors
-        if gain is None or gain.mean() > gain.std() / np.sqrt(count):
-            best = errors, base @ ratings, residuals / penalty
-    assert best is not None
-    return best[1], best[2]
+        gain = least - errors
+        if np.isinf(least).all() or gain.mean() > gain.std() / np.sqrt(count):
+            least, coefficients, weights = errors, base @ ratings, residuals / penalty
+    return coefficients, weights

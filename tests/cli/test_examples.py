@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -52,7 +53,19 @@ def test_every_command_has_an_example() -> None:
         assert example.startswith(f"fallow {name}")
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - RUNNING))
+def test_the_example_of_review_asks_and_decides_nothing_where_nobody_answers_16(
+    orchard: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert run(["retention-plan", "--agent-id", "agent-orchard", "--publish"]) == 0
+    capsys.readouterr()
+    assert run(shlex.split(EXAMPLES["review"])[1:]) == 0
+    assert "decided" in capsys.readouterr().out
+    assert run(["plans", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plans"][0]["state"] in {"planned", "open"}
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - RUNNING - {"review"}))
 def test_the_example_of_a_command_works_16(
     orchard: dict[str, str], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

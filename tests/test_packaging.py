@@ -75,7 +75,7 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 
 def test_constraints_and_configuration_hold_no_address() -> None:
-    for name in ("constraints.txt", "pyproject.toml", ".ci/run", ".ci/debian-packages"):
+    for name in ("constraints.txt", "pyproject.toml", ".ci/run", ".ci/debian-packages", ".ci/lowest"):
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         assert "://" not in text, name
         assert not re.search(r"(--index-url|--extra-index-url|--find-links|--trusted-host|^\s*-[if] )", text, re.M), (
@@ -239,6 +239,7 @@ def test_ci_calls_every_check() -> None:
         ".ci/tree",
         "bin/mypy",
         "bin/lint-imports",
+        ".ci/lowest",
         ".ci/contracts",
     ):
         assert command in script

@@ -80,6 +80,8 @@ class Capabilities:
         drops_owners: the agents' own store drops scope keys, so owners follow from lineage (SPEC §6.4).
         max_row_bytes: control rows larger than this are stored in parts.
         requests_per_second: the store's own limit, if it has one.
+        listing_rows: a listing past so many rows is what the conformance kit asks for; smaller, but at least 1,000,
+            only where writing so many one by one is too slow.
     """
 
     kind: str
@@ -90,6 +92,7 @@ class Capabilities:
     drops_owners: bool = False
     max_row_bytes: int | None = None
     requests_per_second: float | None = None
+    listing_rows: int = 20_000
 
 
 @runtime_checkable

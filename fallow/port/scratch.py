@@ -88,6 +88,17 @@ class HoldingNatives(Protocol):
         ...
 
 
+class Showing(Protocol):
+    """A scratch store whose agents' own reader is at hand."""
+
+    def agents_see(self, memory_type: str, record_id: str) -> bool | None:
+        """Whether that reader shows the record to agents; None where it has no word on such a type.
+
+        It is the agents' code that is asked here, not the provider, and not what is stored.
+        """
+        ...
+
+
 class Copying(Protocol):
     """A scratch store of which there can be a copy."""
 

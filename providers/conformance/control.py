@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
-from fallow.providers.conformance.kit import Bench, check, expect, expect_equal
+from fallow.providers.conformance.kit import Bench, NotHeldError, Showing, check, expect, expect_equal
 from fallow.providers.conformance.rows import (
     CONVERSATION,
     MINUTE,
@@ -146,6 +146,32 @@ def a_whole_life(bench: Bench) -> None:
     }
     after = bench.store.stored(CONVERSATION)
     expect_unchanged(before, after, {record_id(n): audit for n in range(6)})
+
+
+@check(
+    "the agents' own reader does not show what is suppressed, and shows it again once restored",
+    needs=["agents_reading"],
+    room=JOURNAL,
+)
+def agents_see_what_is_kept(bench: Bench) -> None:
+    bench.store.seed(CONVERSATION, [message("a", access_count=0), message("kept", importance=1.0)])
+
+    def seen() -> list[bool | None]:
+        see = cast("Showing", bench.store).agents_see
+        return [see(CONVERSATION, record_id(name)) for name in ("a", "kept")]
+
+    if None in (before := seen()):
+        raise NotHeldError("a reader of conversations")
+    expect_equal(before, [True, True], "whether agents see both before")
+    with bench.open() as provider:
+        planner = RetentionPlanner(provider, "conformance-agent", RetentionConfig())
+        plan = planner.plan(as_of=NOW, now=NOW)
+        report = planner.apply(plan, approved_by="ann", reason="old", count=1, now=NOW + MINUTE)
+        expect_equal(report.to_json()["applied"], 1, "how many are suppressed")
+        expect_equal(seen(), [False, True], "whether agents see the suppressed one and the other")
+        back = planner.restore_plan(plan.plan_id, approved_by="bea", reason="back", now=NOW + 2 * MINUTE)
+        expect_equal(len(back.restored), 1, "how many are restored")
+        expect_equal(seen(), [True, True], "whether agents see both after the restore")
 
 
 # Recalls

@@ -19,6 +19,7 @@ from fallow.port.scratch import Fault as Fault
 from fallow.port.scratch import Gap as Gap
 from fallow.port.scratch import HoldingNatives as HoldingNatives
 from fallow.port.scratch import NotHeldError as NotHeldError
+from fallow.port.scratch import Showing as Showing
 from fallow.port.scratch import Spoiling as Spoiling
 from fallow.port.scratch import Store as Store
 
@@ -47,6 +48,7 @@ Need = Literal[
     "spoiling",
     "copying",
     "native_values",
+    "agents_reading",
     "down",
     "denied",
     "read_only",
@@ -128,7 +130,13 @@ class Result:
 
 
 _CAPABILITIES: Final = ("conditional_write", "atomic_touch", "insert_if_absent")
-_POWERS: Final = {"doubling": "double", "spoiling": "spoil", "copying": "copy", "native_values": "natives"}
+_POWERS: Final = {
+    "doubling": "double",
+    "spoiling": "spoil",
+    "copying": "copy",
+    "native_values": "natives",
+    "agents_reading": "agents_see",
+}
 _FAULTS: Final = ("down", "denied", "read_only", "slow", "cut", "old")
 
 

@@ -20,6 +20,7 @@ from fallow.providers.conformance.rows import (
 )
 
 from fallow.model.arguments import instant
+from fallow.model.errors import StoreUnreadableError
 from fallow.model.keys import MISSING, RecordKey, Row
 from fallow.model.record import PLANNING_COLUMNS, read_record, schema
 from fallow.model.times import iso, zone
@@ -35,6 +36,25 @@ def scan_is_complete(bench: Bench) -> None:
     bench.store.seed(CONVERSATION, [message(number) for number in range(237)])
     with bench.open() as provider:
         expect_equal(sorted(scanned(provider, CONVERSATION)), sorted(names), "the records listed")
+
+
+@check(
+    "a listing goes past 1,000, 10,000 and 20,000 rows, or past as many as the kind declares, or it raises", room=ROOM
+)
+def a_listing_has_no_cap(bench: Bench) -> None:
+    limit = bench.capabilities.listing_rows
+    expect(limit >= 1_000, f"the kind declares a listing of {limit} rows: at 1,000 many interfaces stop")
+    bench.store.seed(CONVERSATION, [message(number) for number in range(limit + 1)])
+    listed: list[str] = []
+    with bench.open() as provider:
+        try:
+            for batch in provider.scan(CONVERSATION, ("record_id",)):
+                expect(not batch.unreadable, f"{len(batch.unreadable)} records are unreadable")
+                listed += batch.frame["record_id"].to_list()
+        except StoreUnreadableError:
+            return
+    expect_equal(len(listed), limit + 1, "how many records are listed, without an error")
+    expect(set(listed) == {record_id(number) for number in range(limit + 1)}, "not every record is listed once")
 
 
 @check("frames have exactly the asked columns, in order, with the types of the canonical schema", room=ROOM)

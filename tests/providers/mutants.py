@@ -70,6 +70,25 @@ class DropsTheLastPage(Mutant):
             yield Batch(batch.frame.head(max(0, batch.frame.height - 1)), batch.unreadable)
 
 
+class StopsAt1000(Mutant):
+    """A listing in one request, of which the store answers the first thousand."""
+
+    cap = 1_000
+
+    def scan(self, memory_type: str, columns: Sequence[str]) -> Iterator[Batch]:
+        left = self.cap
+        for batch in self.good.scan(memory_type, columns):
+            yield Batch(batch.frame.head(left), batch.unreadable)
+            left = max(0, left - batch.frame.height)
+
+
+class StopsAt10000(Mutant):
+    """A listing with a cursor, which the store ends after ten thousand as if that were all."""
+
+    scan = StopsAt1000.scan
+    cap = 10_000
+
+
 class RepeatsARow(Mutant):
     """A pager whose pages overlap."""
 
@@ -274,6 +293,51 @@ class MutantBackend(FilesystemBackend):
     @property
     def gaps(self) -> Mapping[str, Gap]:
         return GAPS["filesystem"]
+
+    @contextmanager
+    def store(self) -> Iterator[FilesystemStore]:
+        with super().store() as plain:
+            yield self._kind(plain.root, self._folder / "cache")
+
+
+class ReadStore(FilesystemStore):
+    """A folder with agents' code of its own: it reads a file and passes over what is suppressed."""
+
+    def agents_see(self, memory_type: str, record_id: str) -> bool | None:
+        return self.record(memory_type, record_id).get("retention_state") != "suppressed"
+
+    def record(self, memory_type: str, record_id: str) -> Row:
+        row: Row = json.loads((self.root / memory_type / f"{record_id}.json").read_text("utf-8"))
+        return row
+
+
+class ShowsTheSuppressed(ReadStore):
+    """Agents' code that knows nothing of suppression."""
+
+    def agents_see(self, memory_type: str, record_id: str) -> bool | None:
+        return bool(self.record(memory_type, record_id))
+
+
+class HidesTheRestored(ReadStore):
+    """Agents' code that takes any trace of a suppression for one."""
+
+    def agents_see(self, memory_type: str, record_id: str) -> bool | None:
+        return "retention_state" not in self.record(memory_type, record_id)
+
+
+class HasNoWord(ReadStore):
+    """Agents' code that reads no conversations."""
+
+    def agents_see(self, memory_type: str, record_id: str) -> bool | None:
+        return None
+
+
+class ReadBackend(FilesystemBackend):
+    """The filesystem backend, whose stores hand in agents' code."""
+
+    def __init__(self, kind: type[ReadStore], folder: Path) -> None:
+        super().__init__(folder)
+        self._kind, self._folder = kind, folder
 
     @contextmanager
     def store(self) -> Iterator[FilesystemStore]:

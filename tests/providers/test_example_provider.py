@@ -66,7 +66,7 @@ class SQLiteStore:
     def seed(self, memory_type: str, rows: Sequence[Row]) -> None:
         if memory_type in TYPE_ALIASES:
             raise NotHeldError("a type's old name")
-        with self.native() as connection:
+        with self.native() as connection, transaction(connection):
             for row in rows:
                 if not isinstance(row["_id"], str):
                     raise NotHeldError("an id that is no text")
@@ -120,6 +120,13 @@ class SQLiteStore:
 
     def fault(self, kind: Fault) -> AbstractContextManager[None]:
         raise NotHeldError(f"a file is never {kind}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("begin immediate")
+    yield
+    connection.execute("commit")
 
 
 def plain(value: Any) -> str:

@@ -20,6 +20,8 @@ Found = tuple[str, State, str]
 
 _TIMEOUT_SECONDS: Final = 5.0
 _ELSEWHERE: Final = "http://another-page.invalid"
+#: What entry points began with before there was one import name; no worker finds such a module any more.
+_OLD_ENTRY_POINT: Final = "flows."
 #: Clocks further apart than this make expiries and schedules surprising.
 _SECONDS_APART: Final = 60
 
@@ -86,7 +88,7 @@ def _callers(base: str) -> list[Found]:
 
 
 def _deployed(base: str, auth: str | None, names: tuple[str, ...]) -> list[Found]:
-    missing, paused = [], []
+    missing, paused, old = [], [], []
     for name in names:
         try:
             answer, _ = _ask(f"{base}/deployments/name/{name}", auth)
@@ -96,8 +98,11 @@ def _deployed(base: str, auth: str | None, names: tuple[str, ...]) -> list[Found
             missing.append(name)
         else:
             paused += [name] if answer.get("paused") else []
+            old += [name] if str(answer.get("entrypoint")).startswith(_OLD_ENTRY_POINT) else []
+    hint = "prefect deploy --all --prefect-file deployments/prefect.yaml"
+    if old:
+        return [("deployments", "error", f"flows.… is fallow.flows.… now: {', '.join(old)} cannot start; {hint}")]
     if missing:
-        hint = "prefect deploy --all --prefect-file deployments/prefect.yaml"
         return [("deployments", "warning", f"not there: {', '.join(missing)}; {hint}")]
     return [("deployments", "ok", f"all are there{'; paused: ' + ', '.join(paused) if paused else ''}")]
 

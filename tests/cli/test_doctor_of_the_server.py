@@ -78,6 +78,29 @@ def test_a_server_that_asks_is_not_warned_about_and_the_secret_stands_nowhere(st
     assert "secret" not in str(found)
 
 
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("entrypoint", "state"),
+    [
+        ("flows.check_drift:check_drift", "error"),
+        ("fallow.flows.check_drift:check_drift", "ok"),
+    ],
+)
+def test_a_deployment_from_before_the_one_import_name_is_an_error(
+    prefect_server: PrefectServer, entrypoint: str, state: str
+) -> None:
+    """Its runs would fail in the worker with ModuleNotFoundError, at night."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    with SyncPrefectClient(prefect_server.api) as client:
+        (flow,) = [item for item in client.read_flows() if item.name == "check-drift"]
+        made = client.create_deployment(flow_id=flow.id, name="from-before", entrypoint=entrypoint)
+        told = states(look_at_server(prefect_server.api, None, ("check-drift/from-before",)))["deployments"]
+        client.delete_deployment(made)
+    assert told[0] == state
+    assert ("check-drift/from-before" in told[1]) == (state == "error")
+
+
 @pytest.mark.parametrize("address", [f"http://127.0.0.1:{free_port()}/api", "file:///etc/passwd"])
 def test_a_server_that_is_not_there_is_an_error(address: str) -> None:
     (only,) = look_at_server(address, None, ())

@@ -29,7 +29,7 @@ def tell(event: str, subject: str, name: str, payload: Mapping[str, Any]) -> Non
     """Emits an event and logs it as one line of ``key=value`` pairs: counts and ids, no memory text.
 
     Args:
-        event: its name, such as ``fallow.plans.plan.applied``.
+        event: its name, such as ``fallow.plan.applied``.
         subject: what it is about, as Prefect's resource ids are written.
         name: the subject as people call it.
         payload: what happened; the flow run's id is added, and in the event also the run's own resources.
@@ -50,9 +50,9 @@ def _word(value: Any) -> str:
 
 
 def announce(what: str, plan_id: str, store: str | None, counts: Mapping[str, Any] | None = None) -> None:
-    """Emits ``fallow.plans.plan.<what>`` with its counts, for automations and for whoever counts."""
+    """Emits ``fallow.plan.<what>`` with its counts, for automations and for whoever counts."""
     payload = {"plan_id": plan_id, "store": without_secrets(store or ""), **(counts or {})}
-    tell(f"fallow.plans.plan.{what}", f"fallow.plans.plan.{plan_id}", plan_id, payload)
+    tell(f"fallow.plan.{what}", f"fallow.plan.{plan_id}", plan_id, payload)
 
 
 def announce_breach(store: str | None, sentences: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def reflect_conversations(
             "failed": sum(1 for item in done if item["failure"]),
         }
         where = without_secrets(name)
-        tell("fallow.reflection.reflecting.finished", f"fallow.store.{where}", where, {"store": where, **numbers})
+        tell("fallow.reflection.finished", f"fallow.store.{where}", where, {"store": where, **numbers})
     if attention:
         return Failed(
             name="NeedsAttention",

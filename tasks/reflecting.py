@@ -41,7 +41,7 @@ def reflect_on(
             )
     for item in report.reached if not dry_run else ():
         emit_event(
-            "fallow.reflection.reflecting.scheduled",
+            "fallow.reflection.scheduled",
             resource={
                 "prefect.resource.id": f"fallow.conversation.{'.'.join(part or '-' for part in item.conversation)}",
                 "prefect.resource.name": item.conversation.label,

@@ -100,18 +100,14 @@ def test_a_webhook_is_told_of_plans_that_wait_expire_and_are_applied(
         run_id, state = start(prefect_api, PLAN, store=str(store), **ASK)
         assert state.name == "Suspended"
         (plan,) = plans_of(store)
-        asked = wait_until(
-            lambda: hook.told("fallow.plans.plan.awaiting-approval", plan.plan_id), "the webhook hears of it"
-        )
+        asked = wait_until(lambda: hook.told("fallow.plan.awaiting-approval", plan.plan_id), "the webhook hears of it")
         assert asked["planned"] == plan.planned
         assert asked["scope"] == "whole store"
         assert str(run_id) in asked["run"]
         assert resume(prefect_api, run_id, answer(plan)) == "ACCEPT"
         ended = drive(prefect_api, run_id)
         assert ended.name == "Applied", ended.message
-        applied = wait_until(
-            lambda: hook.told("fallow.plans.plan.applied", plan.plan_id), "the webhook hears of the apply"
-        )
+        applied = wait_until(lambda: hook.told("fallow.plan.applied", plan.plan_id), "the webhook hears of the apply")
         assert applied["applied"] == plan.planned
         assert applied["approved_by"] == "Ada"
 
@@ -121,9 +117,7 @@ def test_a_webhook_is_told_of_plans_that_wait_expire_and_are_applied(
         _, state = start(prefect_api, EXPIRE, store=str(lapsing))
         (late,) = plans_of(lapsing)
         assert late.state == "expired"
-        assert wait_until(
-            lambda: hook.told("fallow.plans.plan.expired", late.plan_id), "the webhook hears of the expiry"
-        )
+        assert wait_until(lambda: hook.told("fallow.plan.expired", late.plan_id), "the webhook hears of the expiry")
         everything = "\n".join(body for _, body in hook.received)
         assert "SECRET" not in everything
     finally:

@@ -121,8 +121,8 @@ def test_restore_a_plan_and_named_records_9(prefect_api, store, waiting):
     [
         ({"approved_by": "Mallory", "records": ["knowledge_base:x"]}, "is not an approver here"),
         ({"approved_by": "Ada"}, "name either a plan or records"),
-        ({"approved_by": "Ada", "records": ["x"]}, "names no record"),
-        ({"approved_by": "Ada", "records": ["agents:x"]}, "is not a memory type"),
+        ({"approved_by": "Ada", "records": ["x"]}, "must be TYPE:ID"),
+        ({"approved_by": "Ada", "records": ["agents:x"]}, "must be a memory type that can be suppressed"),
         ({"approved_by": "Ada", "plan_id": "forget-plan-" + "0" * 28}, "no plan"),
     ],
 )

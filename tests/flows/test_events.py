@@ -26,8 +26,8 @@ from tests.conftest import REPOSITORY
     ],
 )
 def test_a_log_line_is_one_line_of_pairs(value: Any, written: str) -> None:
-    line = log_line("fallow.plans.plan.applied", {"value": value})
-    assert line == f"event=fallow.plans.plan.applied value={written}"
+    line = log_line("fallow.plan.applied", {"value": value})
+    assert line == f"event=fallow.plan.applied value={written}"
     assert "\n" not in line
     if not isinstance(value, str) or "\n" not in value:
         pairs = dict(pair.split("=", 1) for pair in shlex.split(line))
@@ -58,7 +58,7 @@ def test_every_event_stands_in_the_docs() -> None:
     named = {
         "fallow.importance.rated",
         "fallow.cache.purged",
-        "fallow.reflection.reflecting.finished",
+        "fallow.reflection.finished",
         "fallow.contracts.breach",
     }
     written = set().union(
@@ -67,8 +67,8 @@ def test_every_event_stands_in_the_docs() -> None:
     assert named <= written
     page = (REPOSITORY / "docs" / "observability.md").read_text(encoding="utf-8")
     for event in named | {
-        "fallow.reflection.reflecting.scheduled",
-        "fallow.plans.plan.awaiting-approval",
-        "fallow.plans.plan.applied",
+        "fallow.reflection.scheduled",
+        "fallow.plan.awaiting-approval",
+        "fallow.plan.applied",
     }:
         assert event in page, event
